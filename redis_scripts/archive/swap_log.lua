@@ -39,10 +39,10 @@ end
 if math.max(tonumber(log_start), tonumber(local_start or 0)) > tonumber(ARGV[8]) then return { ERROR.OFFSET_OUT_OF_RANGE } end
 
 local last = redis.call("XREVRANGE", restored, "+", "-", "COUNT", 1)[1][1]
-local missing = entries_after(log, last, tonumber(ARGV[6]))
+local missing = replace_log.entries_after(log, last, tonumber(ARGV[6]))
 if not missing then return { ERROR.NONE, 0 } end
 
-replace_log(log, restored, meta, missing)
+replace_log.replace(log, restored, meta, missing)
 redis.call("HINCRBY", meta, "bytes", ARGV[5])
 redis.call("HSET", meta, "local_start", ARGV[4], "log_start", string.format("%.0f", math.min(start, tonumber(log_start))))
 redis.call("HDEL", meta, "cleaned", "cleaned_bytes")

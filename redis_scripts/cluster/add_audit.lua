@@ -10,6 +10,6 @@ Returns  {NONE}; run twice, the entry is stored twice, which readers tolerate
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 redis.call("XADD", KEYS[1], "MAXLEN", "~", ARGV[1], "*", "time", string.format("%.0f", now_ms()), unpack(ARGV, 2))
 return { ERROR.NONE }

@@ -10,7 +10,7 @@ Returns  {NONE}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/lease
 local leases, brokers = KEYS[1], KEYS[2]
 local node_id, process, gone_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])

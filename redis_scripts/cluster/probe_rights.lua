@@ -7,7 +7,7 @@ Returns  {NONE}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 redis.call("SET", KEYS[1], string.format("%.0f", now_ms()), "PX", 1000)
 redis.call("UNLINK", KEYS[1])
 redis.call("PUBLISH", ARGV[1], "")

@@ -18,7 +18,7 @@ Returns  {NONE, 1, ms since the last renewal, brokers_version, {node id, ms sinc
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/lease
 local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
 local node_id, process, record, gone_ms, known = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]

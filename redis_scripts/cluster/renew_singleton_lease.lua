@@ -9,7 +9,7 @@ Returns  {NONE, ms for which the broker holds it, or less than 0: minus the ms u
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local singleton_lease, broker, hold_ms, STEP_MS = KEYS[1], ARGV[1], tonumber(ARGV[2]), 1000
 
 local now, idle_ms = now_ms(), -1

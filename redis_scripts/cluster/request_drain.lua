@@ -10,7 +10,7 @@ Returns  {NONE}; safe to run twice
 Errors   BROKER_ID_NOT_REGISTERED  no live broker has this node id
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/lease
 local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
 local node_id, gone_ms = ARGV[1], tonumber(ARGV[2])

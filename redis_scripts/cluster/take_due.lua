@@ -14,10 +14,9 @@ Returns  {NONE, ms until the next deadline or -1, ms that the clock stepped back
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local deadlines, now = KEYS[1], now_ms()
 local late_ms, hold_ms, items_max, marks = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == "1"
--- @include lib/sweep_marks
 local MARK_EVERY_MS, STEP_MS = 1000, 1000
 
 local function mark(name)
@@ -30,11 +29,11 @@ end
 
 local stepped_back = 0
 local function leave_mark()
-  local swept_at = marked_at(SWEPT)
-  if not first_due() then return swept_at > 0 and redis.call("ZREM", deadlines, SWEPT, RESUMED) end
-  if swept_at > 0 and now - swept_at > SWEEP_GAP_MS then mark(RESUMED) end
+  local swept_at = -tonumber(redis.call("ZSCORE", deadlines, SWEEP.SWEPT) or 0)
+  if not first_due() then return swept_at > 0 and redis.call("ZREM", deadlines, SWEEP.SWEPT, SWEEP.RESUMED) end
+  if swept_at > 0 and now - swept_at > SWEEP.GAP_MS then mark(SWEEP.RESUMED) end
   if swept_at - now > STEP_MS then stepped_back = swept_at - now end
-  if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEPT) end
+  if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEEP.SWEPT) end
 end
 if marks then leave_mark() end
 

@@ -14,7 +14,7 @@ Returns  {NONE, node id, 0}, or if the requested node id is held {NONE, -1, when
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/lease
 local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
 local process, record, wanted = ARGV[1], ARGV[2], ARGV[3]

@@ -22,7 +22,7 @@ Returns  {NONE, 0}, or {NONE, the number of the first pair that the changed conf
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call = redis.call
 local configs, group, consumers, sessions, configured, deadlines = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local pairs_end = 5 + 4 * ARGV[5]
@@ -48,7 +48,7 @@ if count > 0 then call("HSET", configured, ARGV[1], count) else call("HDEL", con
 
 -- Whether a record is that of a classic member, which chose its own session timeout.
 local function is_classic(record)
-  return record and string.find(record, '"classic":{', 1, true)
+  return record and string.find(record, CONSUMER.CLASSIC, 1, true)
 end
 
 -- A member that heartbeats as it was asked to has the new session timeout after its interval; nobody has a longer one.
@@ -83,8 +83,8 @@ call("HSET", group, "write_id", ARGV[2])
 local records = call("HGETALL", consumers)
 for i = 1, #records, 2 do
   if not is_classic(records[i + 1]) then
-    local head = string.format('{"session_timeout_ms":%.0f,', session_timeout_ms)
-    call("HSET", consumers, records[i], (string.gsub(records[i + 1], '^{"session_timeout_ms":%d+,', head)))
+    local head = string.format(CONSUMER.NEW_TIMEOUT, session_timeout_ms)
+    call("HSET", consumers, records[i], (string.gsub(records[i + 1], CONSUMER.ANY_TIMEOUT, head)))
   end
 end
 local state = call("HMGET", group, "generation", "state", "version")

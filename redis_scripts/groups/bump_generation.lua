@@ -25,8 +25,8 @@ Errors    none
 ]]
 -- @include lib/errors
 local handed_out, assigned = tonumber(ARGV[5]), ARGV[6] == "1"
-local kept = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type")
-local state, generation, floor = kept[1], tonumber(kept[2]), tonumber(kept[3] or 0)
+local stored = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type")
+local stored_state, generation, floor = stored[1], tonumber(stored[2]), tonumber(stored[3] or 0)
 
 -- A group that was lost whole: who creates it again within the longest session, 30 min, opens a generation above the floor.
 local function keep_floor()
@@ -35,13 +35,13 @@ local function keep_floor()
   redis.call("PEXPIRE", KEYS[1], 1800000)
   return { ERROR.NONE, 1 }
 end
-if not state then return keep_floor() end
+if not stored_state then return keep_floor() end
 
 local function is_behind()
-  if kept[5] == "consumer" or kept[5] == "streams" then return false end -- members of such groups are fenced by their epoch
-  if handed_out < 0 then return kept[4] ~= ARGV[8] end
+  if stored[5] == "consumer" or stored[5] == "streams" then return false end -- epochs fence members of such groups
+  if handed_out < 0 then return stored[4] ~= ARGV[8] end
   if handed_out > math.max(generation, floor) then return true end
-  return assigned and handed_out == generation and state == "CompletingRebalance"
+  return assigned and handed_out == generation and stored_state == STATE.COMPLETING
 end
 
 -- Nearly every call ends here: brokers report all groups that they remember on each connection.
@@ -51,14 +51,22 @@ if handed_out < 0 then
   redis.call("HSET", KEYS[1], "raised_in", ARGV[8])
 end
 
--- @include lib/classic_group
-first_session(g)
-redis.call("HSET", group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
-if g.state ~= EMPTY then arm_all() end
-if g.state == STABLE or g.state == COMPLETING then
-  prepare_rebalance("writes_lost")
-elseif g.state == PREPARING then
-  put(g, "join_deadline", now + (g.prev_state == EMPTY and g.initial_delay or max_rebalance_timeout()))
+-- @include lib/load_group
+-- @include lib/state
+-- @include lib/deadlines
+-- @include lib/tallies
+-- @include lib/sessions
+-- @include lib/rebalance
+-- @include lib/finish
+local group = load_group()
+deadlines.first_session(group)
+redis.call("HSET", group.keys.group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
+if group.state ~= STATE.EMPTY then sessions.start_all(group) end
+if group.state == STATE.STABLE or group.state == STATE.COMPLETING then
+  rebalance.start(group, "writes_lost")
+elseif group.state == STATE.PREPARING then
+  local is_first = group.prev_state == STATE.EMPTY
+  state.put(group, "join_deadline", group.now + (is_first and group.initial_delay or tallies.max_rebalance_timeout(group)))
 end
-finish()
+finish(group)
 return { ERROR.NONE, 1 }

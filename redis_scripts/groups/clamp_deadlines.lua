@@ -19,29 +19,35 @@ ARGV[4]   broker
 Returns   {NONE, number of deadlines clamped}; safe to run twice: a clamped deadline is not too far ahead
 Errors    none
 ]]
--- @include lib/classic_group
-if g.absent then return { ERROR.NONE, 0 } end
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/state
+-- @include lib/deadlines
+-- @include lib/tallies
+-- @include lib/finish
+local group = load_group()
+if group.absent then return { ERROR.NONE, 0 } end
 local clamped = 0
 
-local scores = redis.call("ZRANGE", sessions, 0, -1, "WITHSCORES")
+local scores = redis.call("ZRANGE", group.keys.sessions, 0, -1, "WITHSCORES")
 for i = 1, #scores, 2 do
-  local record = redis.call("HGET", members, scores[i])
-  local latest = record and now + string.match(record, '^{"session_timeout_ms":(%d+)')
+  local record = redis.call("HGET", group.keys.members, scores[i])
+  local latest = record and group.now + string.match(record, MEMBER.SESSION_TIMEOUT)
   if latest and tonumber(scores[i + 1]) > latest then
-    redis.call("ZADD", sessions, string.format("%.0f", latest), scores[i])
+    redis.call("ZADD", group.keys.sessions, string.format("%.0f", latest), scores[i])
     clamped = clamped + 1
   end
 end
-first_session(g)
+deadlines.first_session(group)
 
 local function clamp(field, latest)
-  if g[field] <= latest then return end
-  put(g, field, latest)
+  if group[field] <= latest then return end
+  state.put(group, field, latest)
   clamped = clamped + 1
 end
-local longest = max_rebalance_timeout()
-clamp("join_deadline", now + math.max(longest, g.prev_state == EMPTY and g.initial_delay or 0))
-clamp("sync_deadline", now + longest)
-g.change.session_moved = true
-finish()
+local longest = tallies.max_rebalance_timeout(group)
+clamp("join_deadline", group.now + math.max(longest, group.prev_state == STATE.EMPTY and group.initial_delay or 0))
+clamp("sync_deadline", group.now + longest)
+group.change.session_moved = true
+finish(group)
 return { ERROR.NONE, clamped }

@@ -27,7 +27,7 @@ Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended; or the script was delay
          ILLEGAL_GENERATION         the same for a member that joined by JoinGroup
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/member_epoch
 -- @include lib/is_overtaken
 local call, now, offsets = redis.call, now_ms(), KEYS[5]
@@ -51,15 +51,15 @@ end
 
 if lease_end > 0 and now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 local hash = call("HMGET", KEYS[1], "type", "state")
-if (hash[1] ~= "consumer" and hash[1] ~= "streams") or hash[2] == "Empty" then return { ERROR.OTHER_TYPE } end
+if (hash[1] ~= "consumer" and hash[1] ~= "streams") or hash[2] == STATE.EMPTY then return { ERROR.OTHER_TYPE } end
 if is_due(KEYS[3]) or is_due(KEYS[4]) then return { ERROR.EXPIRY_DUE } end
 local record = call("HGET", KEYS[2], member_id)
 if not record then return { ERROR.UNKNOWN_MEMBER_ID } end
-if ARGV[5] == "1" and not uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
-if is_stale(record, epoch, 7, 6 + 2 * entry_count) then return { stale_code(record) } end
+if ARGV[5] == "1" and not member_epoch.uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
+if member_epoch.is_stale(record, epoch, 7, 6 + 2 * entry_count) then return { member_epoch.stale_code(record) } end
 if is_overtaken(offsets, tonumber(ARGV[2]), now, 7, entry_count) then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 call("HSET", KEYS[1], "has_offsets", "1")
-store(7, entry_count, string.format(',"commit_time":%.0f}', now))
+store(7, entry_count, string.format(OFFSET.NEW_COMMIT_TIME .. "}", now))
 if #KEYS > 5 then -- these functions are defined only in this case
 -- @include lib/acknowledge_commits
   acknowledge_commits(6, 7 + 2 * entry_count, function() return true end)

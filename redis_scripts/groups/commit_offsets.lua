@@ -33,75 +33,76 @@ Errors   of each:
          REBALANCE_IN_PROGRESS   the group waits for the leader's assignment; the session is not extended
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/create_empty_group
 -- @include lib/is_overtaken
-local call, now, groups, codes = redis.call, now_ms(), KEYS[1], { ERROR.NONE }
-local events, events_max, broker = KEYS[2], ARGV[1], ARGV[2]
+local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
 local lease_end, sent_at = tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease_ended = lease_end > 0 and now >= lease_end
 local now_text = string.format("%.0f", now)
-local group, members, instances, sessions, offsets
-local name, candidate, who, state, current, has_offsets, is_share
 
-local function due(deadline)
+local function is_due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
   return deadline and deadline > 0 and deadline <= now
 end
 
-local function load_group(first)
-  group, members, instances, sessions, offsets = unpack(KEYS, first, first + 4)
-  local hash = call("HMGET", group, "state", "generation", "join_deadline", "sync_deadline", "has_offsets", "type")
-  state, current, has_offsets, is_share = hash[1], hash[2], hash[5], hash[6] == "share"
-  if not state or state == "Empty" then return false end
-  return due(hash[3]) or due(hash[4]) or due(call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2])
+-- The group whose keys begin at KEYS[first] and whose name is at ARGV[at], and whether a deadline of it has passed.
+local function read_group(first, at)
+  local key, members, instances, sessions, offsets = unpack(KEYS, first, first + 4)
+  local hash = call("HMGET", key, "state", "generation", "join_deadline", "sync_deadline", "has_offsets", "type")
+  local loaded = { key = key, members = members, instances = instances, sessions = sessions, offsets = offsets,
+    ref = ARGV[at], candidate = ARGV[at + 1], by = ARGV[at + 2], state = hash[1], generation = hash[2],
+    has_offsets = hash[5], is_share = hash[6] == "share", now = now, groups = KEYS[1], events = KEYS[2],
+    events_max = ARGV[1], broker = ARGV[2] }
+  if not hash[1] or hash[1] == STATE.EMPTY then return loaded, false end
+  return loaded, is_due(hash[3]) or is_due(hash[4]) or is_due(call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2])
 end
 
-local function judge_without_members(generation, entry_count)
+local function judge_without_members(group, generation, entry_count)
   local simple = string.byte(generation) == 45
-  if state then
+  if group.state then
     -- A member removed by an offset reset may commit without its id: its old offset must not undo the reset.
-    local fenced_until = simple and current ~= "0" and call("HGET", group, "commits_fenced_until")
+    local fenced_until = simple and group.generation ~= "0" and call("HGET", group.key, "commits_fenced_until")
     if not simple or (fenced_until and now < tonumber(fenced_until)) then return ERROR.UNKNOWN_MEMBER_ID end
     return ERROR.NONE
   end
   if not simple then return ERROR.GROUP_ID_NOT_FOUND end
   if entry_count > 0 then
-    state, current = "Empty", "0"
-    create_empty_group(group, groups, name, candidate, now)
+    group.state, group.generation = STATE.EMPTY, "0"
+    create_empty_group(group.key, group.groups, group.ref, group.candidate, now)
   end
   return ERROR.NONE
 end
 
-local function unknown_member()
-  local kind = call("HGET", group, "type")
+local function unknown_member(group)
+  local kind = call("HGET", group.key, "type")
   return (kind == "consumer" or kind == "streams") and ERROR.OTHER_TYPE or ERROR.UNKNOWN_MEMBER_ID
 end
 
-local function judge(generation, member_id, instance)
+local function judge(group, generation, member_id, instance)
   if instance ~= "" then
-    local holder = call("HGET", instances, string.sub(instance, 2))
-    if not holder then return unknown_member() end
-    if holder ~= member_id then return ERROR.FENCED_INSTANCE_ID end
+    local owner_id = call("HGET", group.instances, string.sub(instance, 2))
+    if not owner_id then return unknown_member(group) end
+    if owner_id ~= member_id then return ERROR.FENCED_INSTANCE_ID end
   end
-  local record = call("HGET", members, member_id)
-  if not record then return unknown_member() end
-  if generation ~= current then return ERROR.ILLEGAL_GENERATION end
-  if state == "CompletingRebalance" then return ERROR.REBALANCE_IN_PROGRESS end
+  local record = call("HGET", group.members, member_id)
+  if not record then return unknown_member(group) end
+  if generation ~= group.generation then return ERROR.ILLEGAL_GENERATION end
+  if group.state == STATE.COMPLETING then return ERROR.REBALANCE_IN_PROGRESS end
   -- Never shorten a session: a parked member's lease may end later than its session.
-  call("ZADD", sessions, "XX", "GT", now + string.match(record, '^{"session_timeout_ms":(%d+)'), member_id)
+  call("ZADD", group.sessions, "XX", "GT", now + string.match(record, MEMBER.SESSION_TIMEOUT), member_id)
   return ERROR.NONE
 end
 
 -- The group has offsets, and yet only those of this commit: Redis lost the others (a deleted key).
-local function note_lost()
-  if events_max == "0" then return end
-  call("XADD", events, "MAXLEN", "~", events_max, "*", "time", now_text, "group", name, "generation", current,
+local function note_lost(group)
+  if group.events_max == "0" then return end
+  call("XADD", group.events, "MAXLEN", "~", group.events_max, "*", "time", now_text, "group", group.ref, "generation", group.generation,
     "kind", "offsets_lost", "cause", "", "member", "", "instance_id", "", "client_id", "", "host", "", "reason", "",
-    "detail", "", "members", "0", "broker", broker, "duration_ms", "0")
+    "detail", "", "members", "0", "broker", group.broker, "duration_ms", "0")
 end
 
-local function store(first, entry_count, tail)
+local function store(group, first, entry_count, tail)
   local new = 0
   for start = first, first + 2 * entry_count - 1, 2000 do
     local fields = {}
@@ -109,50 +110,50 @@ local function store(first, entry_count, tail)
       fields[#fields + 1] = ARGV[i]
       fields[#fields + 1] = ARGV[i + 1] .. tail
     end
-    new = new + call("HSET", offsets, unpack(fields))
+    new = new + call("HSET", group.offsets, unpack(fields))
   end
-  if not has_offsets then
-    call("HSET", group, "has_offsets", "1")
-    has_offsets = "1"
-  elseif new == entry_count and call("HLEN", offsets) == new then
-    note_lost()
+  if not group.has_offsets then
+    call("HSET", group.key, "has_offsets", "1")
+    group.has_offsets = "1"
+  elseif new == entry_count and call("HLEN", group.offsets) == new then
+    note_lost(group)
   end
 end
 
-local function commit(at, entry_count)
+-- The answer to the commit that begins at ARGV[at].
+local function commit(group, at, entry_count)
   if lease_ended then return ERROR.COORDINATOR_NOT_AVAILABLE end
   local retention, code = ARGV[at + 3], nil
-  if is_share then
+  if group.is_share then
     code = ERROR.GROUP_ID_NOT_FOUND
-  elseif not state or state == "Empty" then
-    code = judge_without_members(ARGV[at], entry_count)
+  elseif not group.state or group.state == STATE.EMPTY then
+    code = judge_without_members(group, ARGV[at], entry_count)
   else
-    code = judge(ARGV[at], ARGV[at + 1], ARGV[at + 2])
+    code = judge(group, ARGV[at], ARGV[at + 1], ARGV[at + 2])
   end
-  if code == ERROR.NONE and is_overtaken(offsets, sent_at, now, at + 5, entry_count) then
+  if code == ERROR.NONE and is_overtaken(group.offsets, sent_at, now, at + 5, entry_count) then
     return ERROR.COORDINATOR_NOT_AVAILABLE
   end
   if code == ERROR.NONE and entry_count > 0 then
-    local tail = ',"commit_time":' .. now_text
-    if retention ~= "-1" then tail = string.format('%s,"expire_time":%.0f', tail, now + retention) end
-    if state == "Empty" and current ~= "0" then -- these functions are defined only in this case
--- @include lib/offsets_reset
-      note_reset(who, at + 5, entry_count)
+    local tail = string.format(OFFSET.NEW_COMMIT_TIME, now)
+    if retention ~= "-1" then tail = tail .. string.format(OFFSET.NEW_EXPIRE_TIME, now + retention) end
+    if group.state == STATE.EMPTY and group.generation ~= "0" then -- these functions are defined only in this case
+-- @include lib/note_offsets_reset
+      note_offsets_reset(group, group.by, at + 5, entry_count)
     end
-    store(at + 5, entry_count, tail .. "}")
+    store(group, at + 5, entry_count, tail .. "}")
   end
   return code
 end
 
 local at, first = 5, 3
 while first <= #KEYS and ARGV[at] ~= "" do
-  local overdue = load_group(first) and not lease_ended
-  name, candidate, who = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local group, overdue = read_group(first, at)
   local commit_count = tonumber(ARGV[at + 3])
   at = at + 4
   for _ = 1, commit_count do
     local entry_count = tonumber(ARGV[at + 4])
-    codes[#codes + 1] = overdue and ERROR.EXPIRY_DUE or commit(at, entry_count)
+    codes[#codes + 1] = overdue and not lease_ended and ERROR.EXPIRY_DUE or commit(group, at, entry_count)
     at = at + 5 + 2 * entry_count
   end
   first = first + 5

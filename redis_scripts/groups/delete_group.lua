@@ -22,15 +22,18 @@ Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes a group cr
 Errors    GROUP_ID_NOT_FOUND  no such group, or a share group: share/delete_group
           NON_EMPTY_GROUP     it has members
 ]]
--- @include lib/classic_group
--- @include lib/offset_keys
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/expire_overdue
 -- @include lib/forget_group
-if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
+-- @include lib/finish
+local group = load_group()
+if group.absent or group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-expire_overdue()
-if g.state ~= EMPTY then
-  finish()
+expire_overdue(group)
+if group.state ~= STATE.EMPTY then
+  finish(group)
   return { ERROR.NON_EMPTY_GROUP }
 end
-forget_group("requested")
+forget_group(group, KEYS[12], KEYS[13], "requested")
 return { ERROR.NONE }

@@ -22,18 +22,24 @@ Returns   {NONE, NONE or GROUP_SUBSCRIBED_TO_TOPIC for each topic ...}; safe to 
 Errors    GROUP_ID_NOT_FOUND  no such group
           NON_EMPTY_GROUP     it has members, and their protocol type is not `consumer`
 ]]
--- @include lib/classic_group
--- @include lib/offset_keys
--- @include lib/offsets_left
--- @include lib/subscribed
-if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/add_event
+-- @include lib/expire_overdue
+-- @include lib/note_offsets_left
+-- @include lib/subscribed_topics
+-- @include lib/finish
+local group, offsets = load_group(), KEYS[12]
+if group.absent or group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
-expire_overdue()
-finish()
-if g.state ~= EMPTY and g.protocol_type ~= "consumer" and not g.is_streams then return { ERROR.NON_EMPTY_GROUP } end
+expire_overdue(group)
+finish(group)
+if group.state ~= STATE.EMPTY and group.protocol_type ~= "consumer" and not group.is_streams then
+  return { ERROR.NON_EMPTY_GROUP }
+end
 
-local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
-local protected = subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
+local known = redis.call("HMGET", group.keys.group, "subscribed", "subscribed_generation")
+local protected = subscribed_topics(group.state, group.protocol_type, group.generation, known[1], known[2])
 local reply, next_arg, gone = { ERROR.NONE }, 5, {}
 while ARGV[next_arg] do
   local topic, count = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
@@ -47,6 +53,8 @@ while ARGV[next_arg] do
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
   next_arg = next_arg + 2 + count
 end
-if #gone > 0 then note_offsets_left() end
-if #gone > 0 then event("offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, 50)) }) end
+if #gone > 0 then
+  note_offsets_left(group.keys.group, offsets)
+  add_event(group, "offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, EVENT.OFFSETS_MAX)) })
+end
 return reply

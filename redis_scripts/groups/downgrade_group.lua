@@ -32,57 +32,66 @@ ARGV[11...]  of each member: id, instance id ("" for none), client id, client ho
 Returns   {NONE, version}; run twice, the second run is STALE
 Errors    STALE  the group changed since it was read
 ]]
--- @include lib/classic_group
--- @include lib/offered
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/state
+-- @include lib/deadlines
+-- @include lib/member_record
+-- @include lib/tallies
+-- @include lib/offers
+-- @include lib/add_event
+-- @include lib/select_protocol
+-- @include lib/rebalance
+-- @include lib/finish
+local group = load_group()
+local keys = group.keys
 local consumers, targets, consumer_sessions, revocations = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
 local FIRST, PARTS = 11 + 8 * ARGV[10], 9
--- The size of the metadata from which it is counted, as for JoinGroup, bytes.
-local METADATA_COUNTED_FROM = 4096
 
-local found = redis.call("HMGET", group, "id", "version", "write_id")
-if not g.is_consumer or (found[1] or "") ~= ARGV[5] or g.version ~= tonumber(ARGV[6]) or (found[3] or "") ~= ARGV[7] then
-  return { ERROR.STALE, g.version }
-end
+local found = redis.call("HMGET", keys.group, "id", "version", "write_id")
+local is_same = (found[1] or "") == ARGV[5] and group.version == tonumber(ARGV[6]) and (found[3] or "") == ARGV[7]
+if not (group.is_consumer and is_same) then return { ERROR.STALE, group.version } end
 
 local function write_events()
   for i = 11, FIRST - 1, 8 do
-    local who = { instance_id = ARGV[i + 2], client_id = ARGV[i + 3], client_host = ARGV[i + 4] }
-    event(ARGV[i], ARGV[i + 1], who, { cause = ARGV[i + 5], reason = ARGV[i + 6], detail = ARGV[i + 7] })
+    local client = { instance_id = ARGV[i + 2], client_id = ARGV[i + 3], client_host = ARGV[i + 4] }
+    add_event(group, ARGV[i], ARGV[i + 1], client, { cause = ARGV[i + 5], reason = ARGV[i + 6], detail = ARGV[i + 7] })
   end
 end
 
 local function add(id, instance_id, client_id, client_host, client_software, session_ms, rebalance_ms, packed, assignment)
   local member = { session_timeout_ms = tonumber(session_ms), rebalance_timeout_ms = tonumber(rebalance_ms), join_round = 0,
-    sync_generation = g.generation, added_round = 0, join_by = 0, joined_at = now, join_generation = 0, join_token = "",
-    told_leader = "", instance_id = instance_id, client_id = client_id, client_host = client_host,
-    client_software = client_software, protocols = names_of(packed),
-    metadata_bytes = #packed > METADATA_COUNTED_FROM and #packed or nil }
-  redis.call("HSET", members, id, pack_member(member))
-  redis.call("HSET", subscriptions, id, packed)
-  redis.call("HSET", assignments, id, assignment)
-  if instance_id ~= "" then redis.call("HSET", instances, instance_id, id) end
-  count_member(member, 1)
-  hold(g, id, now + member.session_timeout_ms)
+    sync_generation = group.generation, added_round = 0, join_by = 0, joined_at = group.now, join_generation = 0,
+    join_token = "", told_leader = "", instance_id = instance_id, client_id = client_id, client_host = client_host,
+    client_software = client_software, protocols = offers.names_of(packed),
+    metadata_bytes = #packed > METADATA.COUNTED_FROM and #packed or nil }
+  redis.call("HSET", keys.members, id, member_record.pack(member))
+  redis.call("HSET", keys.subscriptions, id, packed)
+  redis.call("HSET", keys.assignments, id, assignment)
+  if instance_id ~= "" then redis.call("HSET", keys.instances, instance_id, id) end
+  tallies.count(group, member, 1)
+  deadlines.set_session(group, id, group.now + member.session_timeout_ms)
 end
 
-redis.call("UNLINK", members, subscriptions, assignments, protocols, instances, sessions, pending)
+redis.call("UNLINK", keys.members, keys.subscriptions, keys.assignments, keys.protocols, keys.instances, keys.sessions,
+  keys.pending)
 redis.call("UNLINK", consumers, targets, consumer_sessions, revocations)
-redis.call("ZREM", deadlines, "consumer|" .. ref)
-redis.call("HDEL", group, "target_epoch", "assignor", "topics", "topics_version")
-first_session(g)
-put(g, "type", "classic")
-put(g, "generation", tonumber(ARGV[8]))
-put(g, "assigned_generation", g.generation)
-put(g, "awaiting_sync", 0)
-put(g, "protocol_type", "consumer")
-put(g, "leader", ARGV[FIRST])
-put(g, "elected", ARGV[FIRST])
+redis.call("ZREM", keys.deadlines, "consumer|" .. group.ref)
+redis.call("HDEL", keys.group, "target_epoch", "assignor", "topics", "topics_version")
+deadlines.first_session(group)
+state.put(group, "type", "classic")
+state.put(group, "generation", tonumber(ARGV[8]))
+state.put(group, "assigned_generation", group.generation)
+state.put(group, "awaiting_sync", 0)
+state.put(group, "protocol_type", "consumer")
+state.put(group, "leader", ARGV[FIRST])
+state.put(group, "elected", ARGV[FIRST])
 write_events()
 for i = FIRST, #ARGV, PARTS do add(unpack(ARGV, i, i + PARTS - 1)) end
-put(g, "protocol", select_protocol())
-event("converted", nil, nil, { cause = "last_consumer_left", detail = "classic" })
-move(STABLE)
-if ARGV[9] ~= "1" then prepare_rebalance("last_consumer_left") end
-g.change.session_moved = true
-finish()
-return { ERROR.NONE, g.version + 1 }
+state.put(group, "protocol", select_protocol(group))
+add_event(group, "converted", nil, nil, { cause = "last_consumer_left", detail = "classic" })
+state.move(group, STATE.STABLE)
+if ARGV[9] ~= "1" then rebalance.start(group, "last_consumer_left") end
+group.change.session_moved = true
+finish(group)
+return { ERROR.NONE, group.version + 1 }

@@ -14,8 +14,8 @@ Returns  {NONE, number applied}; safe to run twice: the second run finds that th
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
--- @include lib/unstable
+-- @include lib/now_ms
+-- @include lib/note_unstable
 local offsets, staged = KEYS[1], KEYS[2]
 local producer_id, ended_ms, commits = ARGV[1], ARGV[2], ARGV[3] == "1"
 local now = now_ms()
@@ -26,8 +26,8 @@ if fence and tonumber(fence:match("^(-?%d+)")) >= tonumber(ended_ms) then return
 
 local function is_newest(entry, over, current)
   if not current then return over == "" end
-  local staged_ms = tonumber(entry:match('"commit_time":(%d+)}$'))
-  local committed_ms = tonumber(current:match('"commit_time":(%d+)'))
+  local staged_ms = tonumber(entry:match(OFFSET.LAST_COMMIT_TIME))
+  local committed_ms = tonumber(current:match(OFFSET.COMMIT_TIME))
   return current == over or staged_ms > committed_ms
 end
 

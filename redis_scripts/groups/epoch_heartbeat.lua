@@ -15,8 +15,7 @@ Errors   of each: UNDECIDED  the member, its epoch, the group or the topics are 
                     The session of a member with this epoch is extended all the same: a snapshot may have answered.
 ]]
 -- @include lib/errors
--- @include lib/clock
-local HEAD, STABLE = '^{"session_timeout_ms":(%d+),"epoch":(-?%d+),()', '"state":"stable",'
+-- @include lib/now_ms
 local call, now, topics_version, answers = redis.call, now_ms(), ARGV[1], { ERROR.NONE }
 
 local function is_due(key)
@@ -33,9 +32,9 @@ end
 -- The session timeout of a member with this epoch and instance, and whether it has reached the target; nil if there is none.
 local function judge(record, hash, epoch, instance)
   if not record then return end
-  local timeout_ms, own_epoch, rest = string.match(record, HEAD)
+  local timeout_ms, own_epoch, rest = string.match(record, CONSUMER.HEAD)
   if own_epoch ~= epoch or (instance ~= "" and not string.find(record, instance, 1, true)) then return end
-  return tonumber(timeout_ms), own_epoch == hash[2] and (hash[1] == "share" or string.find(record, STABLE, rest, true) == rest)
+  return tonumber(timeout_ms), own_epoch == hash[2] and (hash[1] == "share" or string.find(record, CONSUMER.STABLE, rest, true) == rest)
 end
 
 local function extend(sessions, deadlines, is_overdue)

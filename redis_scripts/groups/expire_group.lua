@@ -19,32 +19,42 @@ ARGV[4]   broker
 Returns   {NONE, ms until the next deadline or -1}; safe to run twice: what is expired is not overdue any more
 Errors    none
 ]]
--- @include lib/classic_group
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/deadlines
+-- @include lib/member_record
+-- @include lib/expire_overdue
+-- @include lib/finish
+local group = load_group()
+local keys = group.keys
 
 -- Each member and each pending id has a session. Without, after a loss, a dead member would never expire.
 local function restore_sessions()
-  if redis.call("ZCARD", sessions) >= redis.call("HLEN", members) + redis.call("HLEN", pending) then return end
-  local everyone = redis.call("HGETALL", members)
+  if redis.call("ZCARD", keys.sessions) >= redis.call("HLEN", keys.members) + redis.call("HLEN", keys.pending) then return end
+  local everyone = redis.call("HGETALL", keys.members)
   for i = 1, #everyone, 2 do
-    if not redis.call("ZSCORE", sessions, everyone[i]) then
-      hold(g, everyone[i], now + unpack_member(everyone[i + 1]).session_timeout_ms)
+    if not redis.call("ZSCORE", keys.sessions, everyone[i]) then
+      local member = member_record.unpack(everyone[i + 1])
+      deadlines.set_session(group, everyone[i], group.now + member.session_timeout_ms)
     end
   end
-  for _, member_id in ipairs(redis.call("HKEYS", pending)) do
-    if not redis.call("ZSCORE", sessions, member_id) then hold(g, member_id, now + SWEEP_GAP_MS) end
+  for _, member_id in ipairs(redis.call("HKEYS", keys.pending)) do
+    if not redis.call("ZSCORE", keys.sessions, member_id) then
+      deadlines.set_session(group, member_id, group.now + SWEEP.GAP_MS)
+    end
   end
 end
 
-if g.absent then
-  redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref)
+if group.absent then
+  redis.call("ZREM", keys.deadlines, "session|" .. group.ref, "join|" .. group.ref, "sync|" .. group.ref)
   return { ERROR.NONE, -1 }
 end
-expire_overdue()
+expire_overdue(group)
 restore_sessions()
-g.change.session_moved = true
-local kind = g.is_consumer and "consumer " or g.is_share and "share " or g.is_streams and "streams " or "classic "
-redis.call("HSET", groups, ref, kind .. g.state .. " " .. g.protocol_type)
-finish()
-hint("join", g.join_deadline)
-hint("sync", g.sync_deadline)
-return { ERROR.NONE, until_next(g) }
+group.change.session_moved = true
+local kind = group.is_consumer and "consumer " or group.is_share and "share " or group.is_streams and "streams " or "classic "
+redis.call("HSET", keys.groups, group.ref, kind .. group.state .. " " .. group.protocol_type)
+finish(group)
+deadlines.index(group, "join", group.join_deadline)
+deadlines.index(group, "sync", group.sync_deadline)
+return { ERROR.NONE, deadlines.until_next(group) }

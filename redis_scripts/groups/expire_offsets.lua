@@ -24,33 +24,37 @@ Returns   {NONE, number deleted, 1 if the group's state permits expiry of offset
           safe to run twice
 Errors    GROUP_ID_NOT_FOUND  no such group
 ]]
--- @include lib/classic_group
--- @include lib/offset_keys
--- @include lib/offsets_left
--- @include lib/subscribed
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/add_event
+-- @include lib/expire_overdue
 -- @include lib/forget_group
-if g.absent or g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end -- a share group lasts until it is deleted
+-- @include lib/note_offsets_left
+-- @include lib/subscribed_topics
+-- @include lib/finish
+local group, offsets = load_group(), KEYS[12]
+if group.absent or group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end -- a share group lasts until it is deleted
 
-expire_overdue()
-finish()
+expire_overdue(group)
+finish(group)
 local retention_ms = tonumber(ARGV[5])
-if redis.call("HEXISTS", offsets, ":-1") == 1 then return { ERROR.NONE, 0, 0, 0 } end -- a transaction is open
+if redis.call("HEXISTS", offsets, OFFSET.UNSTABLE) == 1 then return { ERROR.NONE, 0, 0, 0 } end -- a transaction is open
 
 -- The topics whose offsets never expire; nil if that is every topic.
 local function kept_topics()
-  if g.state == EMPTY then return {} end
-  if g.protocol_type ~= "consumer" or g.state ~= STABLE then return nil end
-  local known = redis.call("HMGET", group, "subscribed", "subscribed_generation")
-  return subscribed_topics(g.state, g.protocol_type, g.generation, known[1], known[2])
+  if group.state == STATE.EMPTY then return {} end
+  if group.protocol_type ~= "consumer" or group.state ~= STATE.STABLE then return nil end
+  local known = redis.call("HMGET", group.keys.group, "subscribed", "subscribed_generation")
+  return subscribed_topics(group.state, group.protocol_type, group.generation, known[1], known[2])
 end
 
 -- Retention of a group that had members starts when it becomes empty; that of a later admin commit, at the commit.
 local function expired(stored)
-  local expire_time = tonumber(stored:match(',"expire_time":(%d+)}$'))
-  if expire_time then return now >= expire_time end
-  local since = tonumber(stored:match(',"commit_time":(%d+)}$'))
-  if g.state == EMPTY and g.protocol_type ~= "" then since = math.max(since, g.state_since) end
-  return now - since >= retention_ms
+  local expire_time = tonumber(stored:match(OFFSET.EXPIRE_TIME))
+  if expire_time then return group.now >= expire_time end
+  local since = tonumber(stored:match(OFFSET.LAST_COMMIT_TIME))
+  if group.state == STATE.EMPTY and group.protocol_type ~= "" then since = math.max(since, group.state_since) end
+  return group.now - since >= retention_ms
 end
 
 local kept, gone, fields = kept_topics(), 0, {}
@@ -58,17 +62,17 @@ for i = 6, kept and #ARGV or 0 do
   local stored = redis.call("HGET", offsets, ARGV[i])
   if stored and not kept[ARGV[i]:match("^(.*):")] and expired(stored) then
     gone = gone + redis.call("HDEL", offsets, ARGV[i])
-    if #fields < 50 then fields[#fields + 1] = ARGV[i] end
+    if #fields < EVENT.OFFSETS_MAX then fields[#fields + 1] = ARGV[i] end
   end
 end
 
-if gone > 0 then event("offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
+if gone > 0 then add_event(group, "offsets_expired", nil, nil, { detail = table.concat(fields, " ") }) end
 -- A group that had members keeps its id and generation for the retention time, even without offsets.
-local is_retained = g.protocol_type ~= "" and now - g.state_since < retention_ms
-local nothing_left = redis.call("EXISTS", offsets, pending) == 0
-if gone > 0 then note_offsets_left() end
-if g.state == EMPTY and nothing_left and not is_retained then
-  forget_group("nothing_left")
+local is_retained = group.protocol_type ~= "" and group.now - group.state_since < retention_ms
+local nothing_left = redis.call("EXISTS", offsets, group.keys.pending) == 0
+if gone > 0 then note_offsets_left(group.keys.group, offsets) end
+if group.state == STATE.EMPTY and nothing_left and not is_retained then
+  forget_group(group, offsets, KEYS[13], "nothing_left")
   return { ERROR.NONE, gone, 1, 1 }
 end
 return { ERROR.NONE, gone, kept and 1 or 0, 0 }

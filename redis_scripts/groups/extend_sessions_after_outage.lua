@@ -11,12 +11,12 @@ Returns  {NONE, number of deadlines extended}; safe to run twice: an extended de
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local group, members, sessions = KEYS[1], KEYS[2], KEYS[3]
 local now, extended = now_ms(), 0
 
 local function timeout_of(record)
-  return tonumber(string.match(record, '^{"session_timeout_ms":(%d+)'))
+  return tonumber(string.match(record, MEMBER.SESSION_TIMEOUT))
 end
 
 for _, member_id in ipairs(redis.call("ZRANGEBYSCORE", sessions, "-inf", string.format("%.0f", now))) do
@@ -42,7 +42,7 @@ local function extend(field)
   extended = extended + 1
 end
 
-local missing = state == "PreparingRebalance" and prev_state ~= "Empty" and tonumber(joined) < redis.call("HLEN", members)
+local missing = state == STATE.PREPARING and prev_state ~= STATE.EMPTY and tonumber(joined) < redis.call("HLEN", members)
 if missing and is_due(join_deadline) then extend("join_deadline") end
 if is_due(sync_deadline) then extend("sync_deadline") end
 return { ERROR.NONE, extended }

@@ -9,8 +9,8 @@ Returns  {NONE, number deleted}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
+-- @include lib/note_offsets_left
 local offsets, group = KEYS[1], KEYS[2]
--- @include lib/offsets_left
 local of_topic = ARGV[1] ~= "" and '"topic_id":"' .. ARGV[1] .. '"'
 
 local gone = 0
@@ -20,5 +20,5 @@ for i = 2, #ARGV do
     gone = gone + redis.call("HDEL", offsets, ARGV[i])
   end
 end
-if gone > 0 then note_offsets_left() end
+if gone > 0 then note_offsets_left(group, offsets) end
 return { ERROR.NONE, gone }

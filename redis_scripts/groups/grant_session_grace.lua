@@ -11,7 +11,7 @@ Returns  {NONE, number of sessions extended}; safe to run twice: the second run 
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local TIMEOUTS = 3
 local group, members, sessions = KEYS[1], KEYS[2], KEYS[3]
 local now, everyone = now_ms(), redis.call("HGETALL", members)
@@ -19,12 +19,12 @@ local state, round, generation, grace_granted_at = unpack(redis.call("HMGET", gr
 
 -- A parked request holds a lease, not a session: the lease ends if the broker that parked it is gone.
 local parked
-if state == "PreparingRebalance" then parked = string.format('"join_round":%s,', round) end
-if state == "CompletingRebalance" then parked = string.format('"sync_generation":%s,', generation) end
+if state == STATE.PREPARING then parked = string.format(MEMBER.JOINED, round) end
+if state == STATE.COMPLETING then parked = string.format(MEMBER.SYNCED, generation) end
 
 local scores, longest = {}, 0
 for i = 1, #everyone, 2 do
-  local timeout_ms = tonumber(string.match(everyone[i + 1], '^{"session_timeout_ms":(%d+)'))
+  local timeout_ms = tonumber(string.match(everyone[i + 1], MEMBER.SESSION_TIMEOUT))
   longest = math.max(longest, timeout_ms)
   if not (parked and everyone[i + 1]:find(parked, 1, true)) then
     scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", now + 2 * timeout_ms), everyone[i]

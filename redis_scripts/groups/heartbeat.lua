@@ -17,8 +17,7 @@ Errors   of each: EXPIRY_DUE             a deadline of its group has passed: the
                   OTHER_TYPE             a KIP-848 group with members, some of which may have joined by JoinGroup
 ]]
 -- @include lib/errors
--- @include lib/clock
-local SESSION_TIMEOUT = '^{"session_timeout_ms":(%d+)'
+-- @include lib/now_ms
 local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
 
 local function due(deadline)
@@ -41,7 +40,7 @@ local function judge(group, hash, record, instances, at)
   if code then return code end
   if not record then return unknown_member(group) end
   if ARGV[at + 1] ~= hash[2] then return ERROR.ILLEGAL_GENERATION end
-  return hash[1] == "PreparingRebalance" and ERROR.REBALANCE_IN_PROGRESS or ERROR.NONE
+  return hash[1] == STATE.PREPARING and ERROR.REBALANCE_IN_PROGRESS or ERROR.NONE
 end
 
 -- The heartbeats of one group: one read of its members, one write of its sessions.
@@ -57,7 +56,7 @@ local function record(group, members, sessions, instances, first, last)
   for i, member_id in ipairs(ids) do
     local code = judge(group, hash, records[i], instances, first + 3 * i - 3)
     if code == ERROR.NONE or code == ERROR.REBALANCE_IN_PROGRESS then
-      deadlines[#deadlines + 1] = now + string.match(records[i], SESSION_TIMEOUT)
+      deadlines[#deadlines + 1] = now + string.match(records[i], MEMBER.SESSION_TIMEOUT)
       deadlines[#deadlines + 1] = member_id
     end
     codes[#codes + 1] = code

@@ -52,61 +52,76 @@ Errors    {code, member id of the reply} as the answer to a join, after overdue 
           OTHER_TYPE                   a KIP-848 group with members
           GROUP_MAX_SIZE_REACHED       too many members or too much metadata; a late member is removed
 ]]
--- @include lib/classic_group
--- @include lib/offered
-local PARTS, FIRST = 15, 10
--- Limits of the metadata of one group's members, bytes: the size from which metadata is counted, and the largest sum.
-local METADATA_COUNTED_FROM, METADATA_BYTES_MAX = 4096, 8 * 1024 * 1024
-local initial_delay_ms, first_join_ms, park_lease_ms = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local size_max = tonumber(ARGV[9])
--- The join being processed.
-local candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms
-local protocol_type, subscription, names, id_required, static_leader_list, group_candidate, reason, client_software
--- @include lib/admit
--- @include lib/replace_member
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/state
+-- @include lib/deadlines
+-- @include lib/member_record
+-- @include lib/offers
+-- @include lib/joins
+-- @include lib/static_member
 -- @include lib/join_rules
+-- @include lib/expire_overdue
+-- @include lib/waiters
+-- @include lib/finish
+local FIRST, PARTS = 10, 15
+local LIMITS = { initial_delay_ms = tonumber(ARGV[6]), first_join_ms = tonumber(ARGV[7]),
+  park_lease_ms = tonumber(ARGV[8]), size_max = tonumber(ARGV[9]) }
 
-local function take(position)
-  candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
+-- The join whose parts begin at ARGV[first], and the id of its member if it is a new one.
+local function read_join(first)
+  local candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
     protocol_type, subscription, id_required, static_leader_list, group_candidate, reason, client_software =
-    unpack(ARGV, position, position + PARTS - 1)
-  session_timeout_ms, rebalance_timeout_ms = tonumber(session_timeout_ms), tonumber(rebalance_timeout_ms)
-  id_required, static_leader_list, names = id_required == "1", static_leader_list == "1", names_of(subscription)
+    unpack(ARGV, first, first + PARTS - 1)
+  return {
+    limits = LIMITS, member_id = member_id, instance_id = instance_id, token = token, client_id = client_id,
+    client_host = client_host, session_timeout_ms = tonumber(session_timeout_ms),
+    rebalance_timeout_ms = tonumber(rebalance_timeout_ms), protocol_type = protocol_type, subscription = subscription,
+    names = offers.names_of(subscription), id_required = id_required == "1", static_leader_list = static_leader_list == "1",
+    group_candidate = group_candidate, reason = reason, client_software = client_software,
+  }, candidate
 end
 
--- The answer to the join being processed.
-local function join()
-  local is_new = member_id == ""
-  if g.is_share or (g.is_streams and g.state ~= EMPTY) then return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, member_id) end
-  if g.is_consumer and g.state ~= EMPTY then return refuse(ERROR.OTHER_TYPE, member_id) end
-  if g.absent and not is_new then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
-  local owner = is_new and instance_id ~= "" and g.state ~= EMPTY and redis.call("HGET", instances, instance_id) or nil
-  if is_new then member_id = candidate end
+-- The answer to one join.
+local function enter(group, join, candidate)
+  local keys, is_new, instance_id = group.keys, join.member_id == "", join.instance_id
+  if group.is_share or (group.is_streams and group.state ~= STATE.EMPTY) then
+    return { ERROR.INCONSISTENT_GROUP_PROTOCOL, join.member_id }
+  end
+  if group.is_consumer and group.state ~= STATE.EMPTY then return { ERROR.OTHER_TYPE, join.member_id } end
+  if group.absent and not is_new then return { ERROR.UNKNOWN_MEMBER_ID, join.member_id } end
+  local owner_id
+  if is_new and instance_id ~= "" and group.state ~= STATE.EMPTY then
+    owner_id = redis.call("HGET", keys.instances, instance_id) or nil
+  end
+  if is_new then join.member_id = candidate end
 
-  local known = unpack_member(redis.call("HGET", members, member_id))
-  if known and known.join_token == token then
-    if known.told_leader ~= "" then return replaced(known) end
-    return parked(member_id, known.join_generation)
+  local known = member_record.unpack(redis.call("HGET", keys.members, join.member_id))
+  if known and known.join_token == join.token then
+    if known.told_leader ~= "" then return static_member.replaced(group, join, known) end
+    return joins.parked(group, join.member_id, known.join_generation)
   end
-  local holder = known
-  if owner then
-    holder = unpack_member(redis.call("HGET", members, owner))
-    if not holder then owner = nil end -- Redis lost its record
+  local member = known
+  if owner_id then
+    member = member_record.unpack(redis.call("HGET", keys.members, owner_id))
+    if not member then owner_id = nil end -- Redis lost its record
   end
-  if owner and holder.replaced == member_id then return refuse_fenced(owner) end
-  if not (is_below_max_size(holder) and metadata_fits(holder)) then return refuse_full(owner or member_id, holder) end
-  if not acceptable(protocol_type, names, known) then
-    return refuse(ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or member_id)
+  if owner_id and member.replaced == join.member_id then return join_rules.refuse_fenced(group, join, owner_id) end
+  if not (join_rules.is_below_max_size(group, join, member) and join_rules.metadata_fits(group, join, member)) then
+    return join_rules.refuse_full(group, owner_id or join.member_id, member)
   end
-  if is_new then return join_new(owner, holder) end
-  return join_known(known)
+  if not offers.are_acceptable(group, join.protocol_type, join.names, known) then
+    return { ERROR.INCONSISTENT_GROUP_PROTOCOL, is_new and "" or join.member_id }
+  end
+  if is_new then return join_rules.join_new(group, join, owner_id, member) end
+  return join_rules.join_known(group, join, known)
 end
 
-expire_overdue()
-local answers = {}
+local group, answers = load_group(), {}
+expire_overdue(group)
 for i = 1, tonumber(ARGV[5]) do
-  take(FIRST + PARTS * (i - 1))
-  answers[i] = join()
+  local join, candidate = read_join(FIRST + PARTS * (i - 1))
+  answers[i] = enter(group, join, candidate)
 end
-finish()
-return { ERROR.NONE, until_next(g), answers, read_status_if_waking(g) }
+finish(group)
+return { ERROR.NONE, deadlines.until_next(group), answers, waiters.status_if_waking(group) }

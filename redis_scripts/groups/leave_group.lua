@@ -24,48 +24,55 @@ Returns   {NONE, code of each in order}
 Errors    of each: UNKNOWN_MEMBER_ID   neither a member nor a pending member id; or no such group
                    FENCED_INSTANCE_ID  another member id owns the instance
 ]]
--- @include lib/classic_group
--- @include lib/known_member
-
-local asking_id, asking_host = ARGV[5], ARGV[6]
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/member_record
+-- @include lib/find_member
+-- @include lib/remove_member
+-- @include lib/join_phase
+-- @include lib/rebalance
+-- @include lib/expire_overdue
+-- @include lib/finish
+local group, asking_id, asking_host = load_group(), ARGV[5], ARGV[6]
 local first
 
-local function remove(member_id, member, reason)
+local function remove(member_id, record, reason)
+  local member = member_record.unpack(record)
   local itself = asking_host == "" or (asking_id == member.client_id and asking_host == member.client_host)
   local kind = itself and "member_left" or "member_removed"
-  local by = itself and "" or asking_host .. " " .. string.sub(asking_id, 1, NAME_MAX)
-  remove_member(member_id, member, kind, { reason = reason, detail = by })
+  local by = itself and "" or asking_host .. " " .. string.sub(asking_id, 1, EVENT.NAME_MAX)
+  remove_member(group, member_id, member, kind, { reason = reason, detail = by })
   first = first or { cause = kind, id = member_id, member = member, reason = reason }
   return ERROR.NONE
 end
 
 local function remove_instance(instance_id, reason)
-  local owner = instance_id ~= "" and redis.call("HGET", instances, instance_id)
-  local record = owner and redis.call("HGET", members, owner)
+  local owner_id = instance_id ~= "" and redis.call("HGET", group.keys.instances, instance_id)
+  local record = owner_id and redis.call("HGET", group.keys.members, owner_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
-  return remove(owner, unpack_member(record), reason)
+  return remove(owner_id, record, reason)
 end
 
 local function leave(member_id, instance_id, reason)
   if member_id == "" then return remove_instance(instance_id, reason) end
-  if redis.call("HDEL", pending, member_id) == 1 then
-    redis.call("ZREM", sessions, member_id)
+  if redis.call("HDEL", group.keys.pending, member_id) == 1 then
+    redis.call("ZREM", group.keys.sessions, member_id)
     return ERROR.NONE
   end
-  local record, code = record_of(member_id, instance_id)
+  local record, code = find_member(group, member_id, instance_id)
   if code then return code end
-  return remove(member_id, unpack_member(record), reason)
+  return remove(member_id, record, reason)
 end
 
-expire_overdue()
+expire_overdue(group)
 local codes = { ERROR.NONE }
 for i = 7, #ARGV, 3 do
   codes[#codes + 1] = leave(ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
-if first and g.state ~= PREPARING then
-  prepare_rebalance(first.cause, first.id, first.member, first.reason)
-elseif g.state == PREPARING then
-  maybe_complete()
+if first and group.state ~= STATE.PREPARING then
+  rebalance.start(group, first.cause, first.id, first.member, first.reason)
+elseif group.state == STATE.PREPARING then
+  join_phase.complete_if_all_joined(group)
 end
-finish()
+finish(group)
 return codes

@@ -22,16 +22,17 @@ Returns   {NONE, state, generation, version, round, protocol type, protocol, lea
           Safe to run twice: only overdue deadlines change anything.
 Errors    none
 ]]
--- @include lib/clock
--- @include lib/group
+-- @include lib/errors
+-- @include lib/load_group
 -- @include lib/deadlines
 -- @include lib/group_status
-
-if g.absent then return { ERROR.NONE, "", 0, 0, 0, "", "", "", 0, -1 } end
+local group = load_group()
+if group.absent then return { ERROR.NONE, "", 0, 0, 0, "", "", "", 0, -1 } end
 -- Most calls find nothing overdue and end here, before the functions of the rules are defined, which is as expensive.
-if not earliest_due(g) then return { ERROR.NONE, status_reply() } end
+if not deadlines.earliest_due(group) then return { ERROR.NONE, group_status(group) } end
 
--- @include lib/classic_group
-expire_overdue()
-finish()
-return { ERROR.NONE, status_reply() }
+-- @include lib/expire_overdue
+-- @include lib/finish
+expire_overdue(group)
+finish(group)
+return { ERROR.NONE, group_status(group) }

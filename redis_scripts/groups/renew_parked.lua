@@ -21,32 +21,35 @@ ARGV[6...]  ids of members whose requests this broker has parked
 Returns   {NONE}; safe to run twice
 Errors    none
 ]]
--- @include lib/classic_group
-
-expire_overdue()
-local held = now + tonumber(ARGV[5])
-local added = string.format('"added_round":%.0f,', g.round)
-local parked = string.format('"join_round":%.0f,', g.round)
-if g.state ~= PREPARING then parked = string.format('"sync_generation":%.0f,', g.generation) end
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/sessions
+-- @include lib/expire_overdue
+-- @include lib/finish
+local group = load_group()
+expire_overdue(group)
+local lease_end, state = group.now + tonumber(ARGV[5]), group.state
+local added, parked = string.format(MEMBER.ADDED, group.round), string.format(MEMBER.JOINED, group.round)
+if state ~= STATE.PREPARING then parked = string.format(MEMBER.SYNCED, group.generation) end
 
 -- The end of the lease for this record; nil if its member is not parked. A first join's lease has a latest end.
-local function held_until(record)
-  if (g.state ~= PREPARING and g.state ~= COMPLETING) or not record:find(parked, 1, true) then return nil end
-  if g.state == COMPLETING or not record:find(added, 1, true) then return held end
-  return math.min(held, tonumber(record:match('"join_by":(%d+)')))
+local function lease_end_of(record)
+  if (state ~= STATE.PREPARING and state ~= STATE.COMPLETING) or not record:find(parked, 1, true) then return nil end
+  if state == STATE.COMPLETING or not record:find(added, 1, true) then return lease_end end
+  return math.min(lease_end, tonumber(record:match(MEMBER.JOIN_BY)))
 end
 
 local scores, earliest = {}, math.huge
 for first = 6, #ARGV, 500 do
   local ids = { unpack(ARGV, first, math.min(first + 499, #ARGV)) }
-  for i, record in ipairs(redis.call("HMGET", members, unpack(ids))) do
-    local score = record and held_until(record)
+  for i, record in ipairs(redis.call("HMGET", group.keys.members, unpack(ids))) do
+    local score = record and lease_end_of(record)
     if score then
       scores[#scores + 1], scores[#scores + 2] = string.format("%.0f", score), ids[i]
       earliest = math.min(earliest, score)
     end
   end
 end
-arm(scores, earliest)
-finish()
+sessions.set(group, scores, earliest)
+finish(group)
 return { ERROR.NONE }

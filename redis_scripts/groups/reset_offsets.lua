@@ -28,29 +28,36 @@ Returns   {NONE, members removed}
 Errors    NON_EMPTY_GROUP     the group has members, and ARGV[7] is "" or it is a KIP-848 group
           GROUP_ID_NOT_FOUND  a share group
 ]]
--- @include lib/classic_group
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/member_record
+-- @include lib/add_event
+-- @include lib/remove_member
+-- @include lib/join_phase
+-- @include lib/rebalance
+-- @include lib/expire_overdue
 -- @include lib/create_empty_group
--- @include lib/offset_keys
--- @include lib/offsets_left
-local NAMED_MAX, OFFSET = 50, '^{"offset":(-?%d+)'
-local asking_id, asking_host, reason = ARGV[5], ARGV[6], ARGV[7]
-local who = asking_host .. " " .. string.sub(asking_id, 1, NAME_MAX)
-local now_text = string.format("%.0f", now)
+-- @include lib/note_offsets_left
+-- @include lib/finish
+local group, offsets = load_group(), KEYS[12]
+local keys, asking_id, asking_host, reason = group.keys, ARGV[5], ARGV[6], ARGV[7]
+local by = asking_host .. " " .. string.sub(asking_id, 1, EVENT.NAME_MAX)
+local now_text = string.format("%.0f", group.now)
 
 local function remove_all()
   local removed, first = 0, nil
-  local records = redis.call("HGETALL", members)
+  local records = redis.call("HGETALL", keys.members)
   for i = 1, #records, 2 do
-    local member = unpack_member(records[i + 1])
-    remove_member(records[i], member, "member_removed", { reason = reason, detail = who })
+    local member = member_record.unpack(records[i + 1])
+    remove_member(group, records[i], member, "member_removed", { reason = reason, detail = by })
     first, removed = first or { id = records[i], member = member }, removed + 1
   end
-  for _, member_id in ipairs(redis.call("HKEYS", pending)) do redis.call("ZREM", sessions, member_id) end
-  redis.call("DEL", pending)
-  if first and g.state ~= PREPARING then
-    prepare_rebalance("member_removed", first.id, first.member, reason)
-  elseif g.state == PREPARING then
-    maybe_complete()
+  for _, member_id in ipairs(redis.call("HKEYS", keys.pending)) do redis.call("ZREM", keys.sessions, member_id) end
+  redis.call("DEL", keys.pending)
+  if first and group.state ~= STATE.PREPARING then
+    rebalance.start(group, "member_removed", first.id, first.member, reason)
+  elseif group.state == STATE.PREPARING then
+    join_phase.complete_if_all_joined(group)
   end
   return removed
 end
@@ -61,35 +68,38 @@ local function move_offsets()
   for i = 10, #ARGV, 2 do
     local field, entry = ARGV[i], ARGV[i + 1]
     local stored = redis.call("HGET", offsets, field)
-    local from, to = stored and stored:match(OFFSET) or "-", entry:match(OFFSET) or "-"
+    local from, to = stored and stored:match(OFFSET.OFFSET) or "-", entry:match(OFFSET.OFFSET) or "-"
     if entry == "" then
       redis.call("HDEL", offsets, field)
     else
-      redis.call("HSET", offsets, field, entry .. ',"commit_time":' .. now_text .. "}")
+      redis.call("HSET", offsets, field, entry .. string.format(OFFSET.NEW_COMMIT_TIME, now_text) .. "}")
     end
-    if from ~= to and #moved < NAMED_MAX then moved[#moved + 1] = field .. " " .. from .. " " .. to end
+    if from ~= to and #moved < EVENT.OFFSETS_MAX then moved[#moved + 1] = field .. " " .. from .. " " .. to end
   end
   return table.concat(moved, " ")
 end
 
-if g.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
-expire_overdue()
+if group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
+expire_overdue(group)
 local removed = 0
-if ((g.is_consumer or g.is_streams) and g.state ~= EMPTY) or (redis.call("HLEN", members) > 0 and reason == "") then
-  finish()
+local has_epochs = (group.is_consumer or group.is_streams) and group.state ~= STATE.EMPTY
+if has_epochs or (redis.call("HLEN", keys.members) > 0 and reason == "") then
+  finish(group)
   return { ERROR.NON_EMPTY_GROUP }
 end
-if reason ~= "" and not g.absent then
+if reason ~= "" and not group.absent then
   removed = remove_all()
-  if removed > 0 then redis.call("HSET", group, "commits_fenced_until", string.format("%.0f", now + ARGV[8])) end
+  if removed > 0 then
+    redis.call("HSET", keys.group, "commits_fenced_until", string.format("%.0f", group.now + ARGV[8]))
+  end
 end
-if g.absent and ARGV[10] then create_empty_group(group, groups, ref, ARGV[9], now) end
+if group.absent and ARGV[10] then create_empty_group(keys.group, keys.groups, group.ref, ARGV[9], group.now) end
 local moved = move_offsets()
-note_offsets_left()
+note_offsets_left(keys.group, offsets)
 if moved ~= "" then
-  redis.call("HSET", group, "reset_by", who, "reset_at", now_text)
-  local asking = { client_id = asking_id, client_host = asking_host }
-  event("offsets_reset", nil, asking, { detail = moved, since = g.change.at })
+  redis.call("HSET", keys.group, "reset_by", by, "reset_at", now_text)
+  local client = { client_id = asking_id, client_host = asking_host }
+  add_event(group, "offsets_reset", nil, client, { detail = moved, since = group.change.at })
 end
-finish()
+finish(group)
 return { ERROR.NONE, removed }

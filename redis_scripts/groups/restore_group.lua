@@ -22,7 +22,7 @@ Returns  {NONE, 1}, or {NONE, 0} if another group has the name, or configs, or i
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call, group, offsets, configs, shares = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ref, backup, kind, now = ARGV[1], ARGV[2], ARGV[3], string.format("%.0f", now_ms())
 

@@ -26,9 +26,9 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
          CONCURRENT_TRANSACTIONS  the transaction has ended meanwhile
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/create_empty_group
--- @include lib/unstable
+-- @include lib/note_unstable
 -- @include lib/member_epoch
 local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
@@ -58,11 +58,11 @@ local function refuse_consumer()
   if tonumber(generation) < 0 and member_id == "" then return end
   local record = redis.call("HGET", KEYS[7], member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
-  return is_stale(record, tonumber(generation), 8, #ARGV) and stale_code(record)
+  return member_epoch.is_stale(record, tonumber(generation), 8, #ARGV) and member_epoch.stale_code(record)
 end
 
 local refused
-local has_epochs = (kind == "consumer" or kind == "streams") and state ~= "Empty"
+local has_epochs = (kind == "consumer" or kind == "streams") and state ~= STATE.EMPTY
 if has_epochs then refused = refuse_consumer() else refused = refuse_classic() end
 if refused then return { refused } end
 if not state then
@@ -74,14 +74,14 @@ local latest = {}
 for _, name in ipairs(redis.call("HKEYS", staged)) do
   local partition = name:match("^%d+:(.+)$")
   if partition then
-    local staged_ms = tonumber(redis.call("HGET", staged, name):match('"commit_time":(%d+)}'))
+    local staged_ms = tonumber(redis.call("HGET", staged, name):match(OFFSET.COMMIT_TIME))
     latest[partition] = math.max(latest[partition] or 0, staged_ms)
   end
 end
 for i = 8, #ARGV, 2 do
   local staged_ms = math.max(now, (latest[ARGV[i]] or 0) + 1)
   local over = redis.call("HGET", offsets, ARGV[i]) or ""
-  local entry = ARGV[i + 1] .. string.format(',"commit_time":%.0f}', staged_ms)
+  local entry = ARGV[i + 1] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
   redis.call("HSET", staged, producer_id .. ":" .. ARGV[i], entry .. over)
 end
 note_unstable(offsets, staged, now_text)

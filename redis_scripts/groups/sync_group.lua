@@ -34,90 +34,95 @@ Errors    {code} as the answer to a sync, after overdue deadlines were applied
           REBALANCE_IN_PROGRESS        a join phase is open
           OTHER_TYPE                   a KIP-848 group, some of whose members may have joined by JoinGroup
 ]]
--- @include lib/group_steps
-local PARTS, park_lease_ms = 5, tonumber(ARGV[6])
-local position, assignments_from = 7, 7 + PARTS * ARGV[5]
-local answers, member_id, instance_id, generation, protocol_type, protocol = {}
--- @include lib/known_member
+-- @include lib/errors
+-- @include lib/load_group
+-- @include lib/deadlines
+-- @include lib/find_member
 -- @include lib/note_synced
+-- @include lib/waiters
+-- @include lib/finish
+local FIRST, PARTS = 7, 5
+local group, park_lease_ms, answers = load_group(), tonumber(ARGV[6]), {}
+local assignments_at = FIRST + PARTS * ARGV[5]
 
-local function take_next()
-  member_id, instance_id, generation, protocol_type, protocol = unpack(ARGV, position, position + PARTS - 1)
-  generation, position = tonumber(generation), position + PARTS
-end
-
-local function park(record)
-  note_synced(record)
-  hold(g, member_id, now + park_lease_ms)
+local function park(member_id, record)
+  note_synced(group, member_id, record)
+  deadlines.set_session(group, member_id, group.now + park_lease_ms)
   return { ERROR.NONE, "parked" }
 end
 
 local function answer(assignment)
-  assignment = assignment or redis.call("HGET", assignments, member_id)
-  return { ERROR.NONE, "now", assignment or "", g.protocol_type, g.protocol }
+  return { ERROR.NONE, "now", assignment or "", group.protocol_type, group.protocol }
 end
 
 -- The answer of a Stable group; nil, nil, true if it has lost its assignments.
-local function answer_late(record)
-  local assignment = redis.call("HGET", assignments, member_id)
-  if not assignment and redis.call("EXISTS", assignments) == 0 then return nil, nil, true end
-  note_synced(record)
-  return answer(assignment or "")
+local function answer_late(member_id, record)
+  local assignment = redis.call("HGET", group.keys.assignments, member_id)
+  if not assignment and redis.call("EXISTS", group.keys.assignments) == 0 then return nil, nil, true end
+  note_synced(group, member_id, record)
+  return answer(assignment)
 end
 
 -- The answer to one sync; none, but the leader's record, if its assignments must be stored first; neither, but true, if
 -- the stored assignments were lost.
-local function enter()
-  local record, code = record_of(member_id, instance_id)
-  if code then return { g.is_consumer and code == ERROR.UNKNOWN_MEMBER_ID and ERROR.OTHER_TYPE or code } end
-  if generation ~= g.generation then return { ERROR.ILLEGAL_GENERATION } end
-  if (protocol_type ~= "" and protocol_type ~= "=" .. g.protocol_type) or (protocol ~= "" and protocol ~= "=" .. g.protocol) then
+local function enter(member_id, instance_id, generation, protocol_type, protocol)
+  local record, code = find_member(group, member_id, instance_id)
+  if code then return { group.is_consumer and code == ERROR.UNKNOWN_MEMBER_ID and ERROR.OTHER_TYPE or code } end
+  generation = tonumber(generation)
+  if generation ~= group.generation then return { ERROR.ILLEGAL_GENERATION } end
+  local type_fits = protocol_type == "" or protocol_type == "=" .. group.protocol_type
+  if not type_fits or (protocol ~= "" and protocol ~= "=" .. group.protocol) then
     return { ERROR.INCONSISTENT_GROUP_PROTOCOL }
   end
-  if g.state == PREPARING then return { ERROR.REBALANCE_IN_PROGRESS } end
-  if g.state == STABLE then return answer_late(record) end
-  if g.leader ~= member_id then return park(record) end
+  if group.state == STATE.PREPARING then return { ERROR.REBALANCE_IN_PROGRESS } end
+  if group.state == STATE.STABLE then return answer_late(member_id, record) end
+  if group.leader ~= member_id then return park(member_id, record) end
   return nil, record
 end
 
--- Answer the syncs in order; returns the leader's record when the leader must store its assignments, or true as the
--- second value when a rebalance must restore them; then that sync is entered again.
-local function enter_all()
-  while position < assignments_from do
-    take_next()
-    local answered, leader, lost = enter()
-    if lost then position = position - PARTS end
-    if leader or lost then return leader, lost end
+-- Answer the syncs from ARGV[at] on, in order. It stops where the leader must store its assignments: returns where the
+-- next sync is, and the leader's record; or where a rebalance must restore lost assignments: returns where that sync is,
+-- which is entered again, nil, and true.
+local function enter_all(at)
+  while at < assignments_at do
+    local answered, leader, lost = enter(unpack(ARGV, at, at + PARTS - 1))
+    if lost then return at, nil, true end
+    at = at + PARTS
+    if leader then return at, leader end
     answers[#answers + 1] = answered
   end
+  return at
 end
 
 local function reply()
-  finish()
-  return { ERROR.NONE, until_next(g), answers, read_status_if_waking(g) }
+  finish(group)
+  return { ERROR.NONE, deadlines.until_next(group), answers, waiters.status_if_waking(group) }
 end
 
-local overdue, leader, lost = earliest_due(g), nil, nil
-if not overdue then
-  leader, lost = enter_all()
+local at, leader, lost = FIRST, nil, nil
+local is_overdue = deadlines.earliest_due(group)
+if not is_overdue then
+  at, leader, lost = enter_all(at)
   if not (leader or lost) then return reply() end
 end
 
 -- Most calls ended above. The rules are for overdue deadlines, and for the leader's assignments.
--- @include lib/classic_group
+-- @include lib/expire_overdue
+-- @include lib/rebalance
 -- @include lib/assign
-if overdue then
-  expire_overdue()
-  leader, lost = enter_all()
+if is_overdue then
+  expire_overdue(group)
+  at, leader, lost = enter_all(at)
 end
 if lost then
-  prepare_rebalance("assignments_lost")
-  enter_all()
+  rebalance.start(group, "assignments_lost")
+  at = enter_all(at)
 end
 if leader then
-  note_synced(leader)
-  assign()
-  answers[#answers + 1] = answer()
-  enter_all()
+  local leader_id = ARGV[at - PARTS]
+  note_synced(group, leader_id, leader)
+  assign(group, leader_id, assignments_at)
+  answers[#answers + 1] = answer(redis.call("HGET", group.keys.assignments, leader_id))
+  enter_all(at)
 end
 return reply()

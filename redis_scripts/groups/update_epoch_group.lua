@@ -38,14 +38,14 @@ Errors    STALE    the group changed since it was read
           TOO_EARLY   it is not yet time for a new target assignment
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
+-- @include lib/sweep_resumed_at
 local call = redis.call
 local group, consumers, targets, sessions, revocations = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local groups, deadlines, events = KEYS[6], KEYS[7], KEYS[8]
 local ref, wake_channel, events_max, broker = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local kind = ARGV[13]
 local session_timeout_ms, now = tonumber(ARGV[10]), now_ms()
--- @include lib/sweep_marks
 
 local next_arg = 15
 local function list()
@@ -78,7 +78,7 @@ if tonumber(found[7] or 0) + ARGV[12] > now then return { ERROR.TOO_EARLY, versi
 local overdue = { ERROR.EXPIRY_DUE }
 local function find_overdue(deadline, key)
   local due = call("ZRANGEBYSCORE", key, "-inf", string.format("%.0f", now), "WITHSCORES")
-  local granted = #due > 0 and sweep_resumed_at() + session_timeout_ms
+  local granted = #due > 0 and sweep_resumed_at(deadlines, now) + session_timeout_ms
   for i = 1, #due, 2 do
     if tonumber(due[i + 1]) < granted and granted > now then
       call("ZADD", key, string.format("%.0f", granted), due[i])
@@ -96,7 +96,7 @@ local function each(items, step, write)
 end
 
 -- The members of a classic group are in the lists: their requests that wait are answered by the wake-up.
-local is_converted = #KEYS > 9 and found[6] == "classic" and found[3] ~= "Empty"
+local is_converted = #KEYS > 9 and found[6] == "classic" and found[3] ~= STATE.EMPTY
 if is_converted then
   call("UNLINK", unpack(KEYS, 10))
   call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref)

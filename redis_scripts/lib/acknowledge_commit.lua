@@ -7,14 +7,14 @@
 local function acknowledge_commit(records, meta, readers, group, before)
   if redis.call("HGET", meta, "state") ~= "ready" then return nil end
   redis.call("HSETNX", readers, group, "")
-  local position = group_position(records, group)
+  local position = record_group.position(records, group)
   if not position then
     redis.call("XGROUP", "CREATE", records, group, before, "MKSTREAM")
     return 0
   end
-  local acknowledged = acknowledge_until(records, group, before)
-  if differs(records, position, before) then
-    if is_above(before, position) or redis.call("XPENDING", records, group)[1] == 0 then
+  local acknowledged = record_group.acknowledge_until(records, group, before)
+  if record_group.differs(records, position, before) then
+    if stream_ids.is_above(before, position) or redis.call("XPENDING", records, group)[1] == 0 then
       redis.call("XGROUP", "SETID", records, group, before)
     end
   end

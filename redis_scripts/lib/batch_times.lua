@@ -1,16 +1,19 @@
 -- The times of a record batch, ms, from its header: of its first record, and the largest; -1 for none. If the
 -- broker stamped the batch (LogAppendTime, bit 3 of the attributes), all of its records have the largest time.
+-- Reads and writes no key.
+local batch_times = {}
+
 local function time_at(batch, first)
   local a, b, c, d, e, f, g, h = string.byte(batch, first, first + 7)
   if not h or a > 127 then return -1 end
   return (((a * 256 + b) * 256 + c) * 256 + d) * 4294967296 + ((e * 256 + f) * 256 + g) * 256 + h
 end
 
-local function largest_time(batch)
+function batch_times.largest(batch)
   return time_at(batch, 36)
 end
 
-local function first_time(batch)
+function batch_times.first(batch)
   local attributes = string.byte(batch, 23)
   return time_at(batch, math.floor(attributes / 8) % 2 == 1 and 36 or 28)
 end

@@ -1,19 +1,23 @@
--- The last step of every script that changes a group: write its hash and its entries in the shard, notify waiters.
-local function finish()
-  if g.absent then return end
-  if g.change.fields.version then put(g, "version", g.version + 1) end
+-- finish(group): the last step of every script that changes a group. Writes its hash, its name in the shard and the shard's
+-- deadlines; notifies waiters.
+-- @include lib/deadlines
+-- @include lib/waiters
+local function finish(group)
+  if group.absent then return end
+  local fields = group.change.fields
+  if fields.version then group.version = group.version + 1 end
   local written, n = {}, 0
-  for field in pairs(g.change.fields) do
-    local value = g[field]
+  for field in pairs(fields) do
+    local value = group[field]
     written[n + 1], written[n + 2] = field, type(value) == "number" and string.format("%.0f", value) or value
     n = n + 2
   end
-  if n > 0 then redis.call("HSET", group, unpack(written)) end
-  if g.change.fields.state or g.change.fields.protocol_type then
-    redis.call("HSET", groups, ref, "classic " .. g.state .. " " .. g.protocol_type)
+  if n > 0 then redis.call("HSET", group.keys.group, unpack(written)) end
+  if fields.state or fields.protocol_type then
+    redis.call("HSET", group.keys.groups, group.ref, "classic " .. group.state .. " " .. group.protocol_type)
   end
-  if g.change.fields.join_deadline then hint("join", g.join_deadline) end
-  if g.change.fields.sync_deadline then hint("sync", g.sync_deadline) end
-  if g.change.session_moved then hint("session", g.change.session_due) end
-  notify(g)
+  if fields.join_deadline then deadlines.index(group, "join", group.join_deadline) end
+  if fields.sync_deadline then deadlines.index(group, "sync", group.sync_deadline) end
+  if group.change.session_moved then deadlines.index(group, "session", group.change.session_due) end
+  waiters.publish(group)
 end

@@ -1,7 +1,11 @@
--- Delete a group: its keys, its name in the shard, its deadlines.
-local function forget_group(cause)
-  redis.call("UNLINK", group, members, subscriptions, assignments, protocols, instances, sessions, pending, offsets, KEYS[13])
-  redis.call("HDEL", groups, ref)
-  redis.call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref, "retention|" .. ref)
-  event("deleted", nil, nil, { cause = cause })
+-- forget_group(group, offsets_key, staged_key, cause): delete a group. Writes its keys, its name in the shard and the shard's
+-- deadlines.
+-- @include lib/add_event
+local function forget_group(group, offsets_key, staged_key, cause)
+  local keys, ref = group.keys, group.ref
+  redis.call("UNLINK", keys.group, keys.members, keys.subscriptions, keys.assignments, keys.protocols, keys.instances,
+    keys.sessions, keys.pending, offsets_key, staged_key)
+  redis.call("HDEL", keys.groups, ref)
+  redis.call("ZREM", keys.deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref, "retention|" .. ref)
+  add_event(group, "deleted", nil, nil, { cause = cause })
 end

@@ -1,15 +1,16 @@
--- Reads offsets (hash, <topic>:<partition> -> JSON of a commit) and ARGV from `first` on: field, JSON, field, JSON, ...
--- Writes nothing. A connection may deliver a script long after its broker has given it up and the client has committed
+-- is_overtaken(offsets, sent_at, now, first, entry_count). Reads offsets (hash, <topic>:<partition> -> JSON of a commit)
+-- and ARGV from `first` on: field, JSON, field, JSON, ... Writes nothing. A connection may deliver a script long after its broker has given it up and the client has committed
 -- through another one. True if a higher offset was committed since `sent_at` (ms); asked only of scripts that were late.
+local LATE_MS = 500
+
 local function is_overtaken(offsets, sent_at, now, first, entry_count)
-  local LATE_MS, OFFSET, TIME = 500, '^{"offset":(%d+)', '"commit_time":(%d+)'
   if sent_at == 0 or now - sent_at <= LATE_MS then return false end
   for i = first, first + 2 * entry_count - 2, 2 do
     local stored = redis.call("HGET", offsets, ARGV[i])
-    local committed_at = stored and string.match(stored, TIME)
+    local committed_at = stored and string.match(stored, OFFSET.COMMIT_TIME)
     if committed_at and tonumber(committed_at) > sent_at then
-      local offset = string.match(ARGV[i + 1], OFFSET)
-      if not offset or tonumber(string.match(stored, OFFSET) or -1) > tonumber(offset) then return true end
+      local offset = string.match(ARGV[i + 1], OFFSET.OFFSET)
+      if not offset or tonumber(string.match(stored, OFFSET.OFFSET) or -1) > tonumber(offset) then return true end
     end
   end
   return false

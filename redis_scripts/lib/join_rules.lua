@@ -1,75 +1,92 @@
--- Whether a join is accepted, and how: the order of checks is Kafka's (spec 6.1 to 6.3).
-local function refuse(code, reply_member_id)
-  return { code, reply_member_id }
+-- Whether a join is accepted, and how: the order of checks is Kafka's (spec 6.1 to 6.3). `join` is a JoinGroup request.
+-- Reads and writes every key of the group.
+-- @include lib/errors
+-- @include lib/json
+-- @include lib/state
+-- @include lib/deadlines
+-- @include lib/add_event
+-- @include lib/remove_member
+-- @include lib/join_phase
+-- @include lib/joins
+-- @include lib/static_member
+local join_rules = {}
+
+function join_rules.is_below_max_size(group, join, member)
+  local size_max = join.limits.size_max
+  if group.state == STATE.EMPTY then return true end
+  if group.state == STATE.PREPARING then
+    return (member and state.is_joined(group, member)) or group.joined_count < size_max
+  end
+  return member or redis.call("HLEN", group.keys.members) < size_max
 end
 
-local function is_below_max_size(holder)
-  if g.state == EMPTY then return true end
-  if g.state == PREPARING then return (holder and is_joined(holder)) or g.joined_count < size_max end
-  return holder or redis.call("HLEN", members) < size_max
-end
-
-local function metadata_fits(holder)
-  local more = (counted_metadata() or 0) - (holder and holder.metadata_bytes or 0)
+function join_rules.metadata_fits(group, join, member)
+  local more = (joins.counted_metadata(join) or 0) - (member and member.metadata_bytes or 0)
   if more <= 0 then return true end
-  return tonumber(redis.call("HGET", protocols, "metadata_bytes:large") or 0) + more <= METADATA_BYTES_MAX
+  return tonumber(redis.call("HGET", group.keys.protocols, "metadata_bytes:large") or 0) + more <= METADATA.BYTES_MAX
 end
 
 -- If the group is too large, the members that rejoin last are removed (KAFKA-9885), and so are pending member ids.
-local function refuse_full(holder_id, holder)
-  if holder then
-    remove_member(holder_id, holder, "member_evicted", { cause = "group_full" })
-  elseif redis.call("HDEL", pending, holder_id) == 1 then
-    redis.call("ZREM", sessions, holder_id)
+function join_rules.refuse_full(group, member_id, member)
+  if member then
+    remove_member(group, member_id, member, "member_evicted", { cause = "group_full" })
+  elseif redis.call("HDEL", group.keys.pending, member_id) == 1 then
+    redis.call("ZREM", group.keys.sessions, member_id)
   end
-  if g.state == PREPARING then maybe_complete() end
-  return refuse(ERROR.GROUP_MAX_SIZE_REACHED, "")
+  if group.state == STATE.PREPARING then join_phase.complete_if_all_joined(group) end
+  return { ERROR.GROUP_MAX_SIZE_REACHED, "" }
 end
 
-local function hand_out_id()
-  if g.absent then create_group() end
-  if redis.call("HEXISTS", members, member_id) == 0 then
-    redis.call("HSET", pending, member_id, json({ client_id = client_id, client_host = client_host, handed_out = now }))
-    hold(g, member_id, now + session_timeout_ms)
+function join_rules.refuse_fenced(group, join, owner_id)
+  local client = { instance_id = join.instance_id, client_id = join.client_id, client_host = join.client_host }
+  add_event(group, "member_fenced", join.member_id, client, { reason = join.reason, detail = owner_id })
+  return { ERROR.FENCED_INSTANCE_ID, join.member_id }
+end
+
+local function assign_id(group, join)
+  local keys, member_id = group.keys, join.member_id
+  if group.absent then joins.create_group(group, join) end
+  if redis.call("HEXISTS", keys.members, member_id) == 0 then
+    local pending = { client_id = join.client_id, client_host = join.client_host, handed_out = group.now }
+    redis.call("HSET", keys.pending, member_id, json(pending))
+    deadlines.set_session(group, member_id, group.now + join.session_timeout_ms)
   end
-  return refuse(ERROR.MEMBER_ID_REQUIRED, member_id)
+  return { ERROR.MEMBER_ID_REQUIRED, member_id }
 end
 
-local function join_new(owner, owner_record)
-  if owner then return replace_member(owner, owner_record) end
-  if id_required and instance_id == "" then return hand_out_id() end
-  if g.absent then create_group() end
-  return add_member(member_id)
+-- A join without a member id; `owner` is the member that has its instance id, if any.
+function join_rules.join_new(group, join, owner_id, owner)
+  if owner_id then return static_member.replace(group, join, owner_id, owner) end
+  if join.id_required and join.instance_id == "" then return assign_id(group, join) end
+  if group.absent then joins.create_group(group, join) end
+  return joins.add_member(group, join)
 end
 
-local function answer_now(is_leader)
-  return { ERROR.NONE, member_id, "now", g.generation, g.leader, g.protocol_type, g.protocol, is_leader and 1 or 0, 0 }
+local function answer_now(group, join, is_leader)
+  return { ERROR.NONE, join.member_id, "now", group.generation, group.leader, group.protocol_type, group.protocol,
+    is_leader and 1 or 0, 0 }
 end
 
-local function join_member(member)
-  if g.state == PREPARING then return rejoin_member(member_id, member, "") end
-  local is_leader = g.leader == member_id
-  local same = redis.call("HGET", subscriptions, member_id) == subscription
-  if same and (g.state == COMPLETING or not is_leader) then return answer_now(is_leader) end
-  return rejoin_member(member_id, member, same and "leader_rejoined" or "subscription_changed")
+local function join_member(group, join, member)
+  if group.state == STATE.PREPARING then return joins.rejoin(group, join, member, "") end
+  local is_leader = group.leader == join.member_id
+  local same = redis.call("HGET", group.keys.subscriptions, join.member_id) == join.subscription
+  if same and (group.state == STATE.COMPLETING or not is_leader) then return answer_now(group, join, is_leader) end
+  return joins.rejoin(group, join, member, same and "leader_rejoined" or "subscription_changed")
 end
 
-local function refuse_fenced(current)
-  local who = { instance_id = instance_id, client_id = client_id, client_host = client_host }
-  event("member_fenced", member_id, who, { reason = reason, detail = current })
-  return refuse(ERROR.FENCED_INSTANCE_ID, member_id)
-end
-
-local function join_known(member)
-  if not member and redis.call("HEXISTS", pending, member_id) == 1 then
-    if instance_id ~= "" then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
-    return add_member(member_id)
+-- A join with a member id; `member` is nil if it is of no member.
+function join_rules.join_known(group, join, member)
+  local member_id, instance_id = join.member_id, join.instance_id
+  if not member and redis.call("HEXISTS", group.keys.pending, member_id) == 1 then
+    if instance_id ~= "" then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
+    return joins.add_member(group, join)
   end
   if instance_id ~= "" then
-    local current = redis.call("HGET", instances, instance_id)
-    if not current then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
-    if current ~= member_id then return refuse_fenced(current) end
+    local owner_id = redis.call("HGET", group.keys.instances, instance_id)
+    if not owner_id then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
+    if owner_id ~= member_id then return join_rules.refuse_fenced(group, join, owner_id) end
   end
-  if not member then return refuse(ERROR.UNKNOWN_MEMBER_ID, member_id) end
-  return join_member(member)
+  if not member then return { ERROR.UNKNOWN_MEMBER_ID, member_id } end
+  return join_member(group, join, member)
 end

@@ -1,4 +1,5 @@
 -- Leases of node ids. The process in its record holds a lease until `gone_ms` after the last renewal.
+-- @include lib/now_ms
 local lease = {}
 
 function lease.renewed_at(leases, node_id)

@@ -1,8 +1,12 @@
--- group_position(log, group): the last delivered id of a Redis group, and the entries that it has read if Redis knows
+-- position(log, group): the last delivered id of a Redis group, and the entries that it has read if Redis knows
 -- their number; nil if there is no such group or stream.
 -- acknowledge_until(log, group, id): XACK every pending entry up to an id; returns how many.
--- differs(log, id, other): whether an entry is between two ids, so that groups that stand at them read differently.
-local function group_position(log, group)
+-- differs(log, id, other): whether an entry is between two ids, so that groups at them read differently.
+-- Reads the log; writes its Redis group.
+-- @include lib/stream_ids
+local record_group = {}
+
+function record_group.position(log, group)
   local groups = redis.pcall("XINFO", "GROUPS", log)
   if groups.err then return nil end
   for _, one in ipairs(groups) do
@@ -12,7 +16,7 @@ local function group_position(log, group)
   end
 end
 
-local function acknowledge_until(log, group, id)
+function record_group.acknowledge_until(log, group, id)
   local total = 0
   while true do
     local pending, ids = redis.call("XPENDING", log, group, "-", id, 1000), {}
@@ -22,10 +26,10 @@ local function acknowledge_until(log, group, id)
   end
 end
 
-local function differs(log, id, other)
+function record_group.differs(log, id, other)
   if id == other then return false end
   local low, high = id, other
-  if is_above(id, other) then
+  if stream_ids.is_above(id, other) then
     low, high = other, id
   end
   return #redis.call("XRANGE", log, "(" .. low, high, "COUNT", 1) > 0

@@ -1,12 +1,13 @@
--- read_producer(text), write_producer(id, producer): the state of a producer in format record. Its text is `<epoch> <ms>
+-- read(text), write(key, id, producer, now): the state of a producer in format record. Its text is `<epoch> <ms>
 -- <base sequence>:<last sequence>:<first id>,...`, the batches with an id of 0-0 while they are staged; a producer of
 -- transactions has ` <ended ms> <staged batches> <staged records> <staged bytes>` behind it. nil for an unknown producer.
 -- judge(producer, epoch, base, last): the verdict on a batch by Kafka's rules (KIP-98), as producers_table.judge has
 -- them, and the first id of a duplicate. note_batch(producer, epoch, base, last, first_id): the state with the batch.
-local APPENDED, DUPLICATE, FENCED, BEHIND, GAP, UNKNOWN_GAP = 0, 1, 2, 3, 4, 5
+-- Writes producers.
+local record_producer = {}
 local MASK, AHEAD_MAX, KEPT = 2 ^ 31, 2 ^ 30, 5
 
-local function read_producer(text)
+function record_producer.read(text)
   local epoch, batches, rest = string.match(text or "", "^(%d+) %d+ (%S*)(.*)$")
   if not epoch then return nil end
   local ended_ms, staged, records, bytes = string.match(rest, "^ (%-?%d+) (%d+) (%d+) (%d+)$")
@@ -14,7 +15,7 @@ local function read_producer(text)
     records = tonumber(records or 0), bytes = tonumber(bytes or 0) }
 end
 
-local function write_producer(key, producer_id, producer, now)
+function record_producer.write(key, producer_id, producer, now)
   local text = string.format("%.0f %.0f %s", producer.epoch, now, producer.batches)
   if producer.ended_ms >= 0 or producer.staged > 0 then
     text = string.format("%s %.0f %.0f %.0f %.0f", text, producer.ended_ms, producer.staged, producer.records, producer.bytes)
@@ -22,22 +23,22 @@ local function write_producer(key, producer_id, producer, now)
   redis.call("HSET", key, producer_id, text)
 end
 
-local function judge(producer, epoch, base, last)
-  if not producer then return base == 0 and APPENDED or UNKNOWN_GAP end
-  if epoch < producer.epoch then return FENCED end
-  if epoch > producer.epoch then return base == 0 and APPENDED or GAP end
+function record_producer.judge(producer, epoch, base, last)
+  if not producer then return base == 0 and VERDICT.APPENDED or VERDICT.UNKNOWN_GAP end
+  if epoch < producer.epoch then return VERDICT.FENCED end
+  if epoch > producer.epoch then return base == 0 and VERDICT.APPENDED or VERDICT.GAP end
   local newest
   for first, final, ms, sequence in string.gmatch(producer.batches, "(%d+):(%d+):(%d+)-(%d+)") do
-    if tonumber(first) == base and tonumber(final) == last then return DUPLICATE, ms, sequence end
+    if tonumber(first) == base and tonumber(final) == last then return VERDICT.DUPLICATE, ms, sequence end
     newest = tonumber(final)
   end
-  if not newest then return base == 0 and APPENDED or UNKNOWN_GAP end
+  if not newest then return base == 0 and VERDICT.APPENDED or VERDICT.UNKNOWN_GAP end
   local ahead = (base - newest - 1) % MASK
-  if ahead == 0 then return APPENDED end
-  return ahead < AHEAD_MAX and GAP or BEHIND
+  if ahead == 0 then return VERDICT.APPENDED end
+  return ahead < AHEAD_MAX and VERDICT.GAP or VERDICT.BEHIND
 end
 
-local function note_batch(producer, epoch, base, last, first_id)
+function record_producer.note_batch(producer, epoch, base, last, first_id)
   local kept = {}
   if not producer then producer = { epoch = epoch, batches = "", ended_ms = -1, staged = 0, records = 0, bytes = 0 } end
   if producer.epoch == epoch then

@@ -1,24 +1,29 @@
--- Remove one member; `more` has the cause, the event its time of membership. The caller does what follows (a rebalance,
--- a completed phase).
-local function remove_member(member_id, member, kind, more)
-  if is_joined(member) then
-    put(g, "joined_count", g.joined_count - 1)
-    wake(g)
-  elseif is_syncing(member) then
-    wake(g)
-  elseif (g.state == COMPLETING or g.state == STABLE) and member.sync_generation ~= g.generation then
-    put(g, "awaiting_sync", g.awaiting_sync - 1)
+-- remove_member(group, member_id, member, kind, more): remove one member; `kind` and `more` are the event's. The caller does
+-- what follows (a rebalance, a completed phase). Reads instances; writes every key of the group that has the member.
+-- @include lib/state
+-- @include lib/tallies
+-- @include lib/waiters
+-- @include lib/add_event
+local function remove_member(group, member_id, member, kind, more)
+  local keys = group.keys
+  if state.is_joined(group, member) then
+    state.put(group, "joined_count", group.joined_count - 1)
+    waiters.wake(group)
+  elseif state.is_syncing(group, member) then
+    waiters.wake(group)
+  elseif (group.state == STATE.COMPLETING or group.state == STATE.STABLE) and member.sync_generation ~= group.generation then
+    state.put(group, "awaiting_sync", group.awaiting_sync - 1)
   end
-  redis.call("HDEL", members, member_id)
-  redis.call("HDEL", subscriptions, member_id)
-  redis.call("HDEL", assignments, member_id)
-  redis.call("ZREM", sessions, member_id)
-  if member.instance_id ~= "" and redis.call("HGET", instances, member.instance_id) == member_id then
-    redis.call("HDEL", instances, member.instance_id)
+  redis.call("HDEL", keys.members, member_id)
+  redis.call("HDEL", keys.subscriptions, member_id)
+  redis.call("HDEL", keys.assignments, member_id)
+  redis.call("ZREM", keys.sessions, member_id)
+  if member.instance_id ~= "" and redis.call("HGET", keys.instances, member.instance_id) == member_id then
+    redis.call("HDEL", keys.instances, member.instance_id)
   end
-  count_member(member, -1)
-  if g.leader == member_id then put(g, "leader", "") end
-  touch()
+  tallies.count(group, member, -1)
+  if group.leader == member_id then state.put(group, "leader", "") end
+  state.touch(group)
   more.since = member.joined_at
-  event(kind, member_id, member, more)
+  add_event(group, kind, member_id, member, more)
 end

@@ -1,9 +1,10 @@
 -- entries_after(log, id, limit): the entries above an id; nil if they are more than the limit, or one cannot be copied.
--- replace_log(log, copy, meta, entries, position): the copy, followed by the entries, becomes the log. Each Redis group
+-- replace(log, copy, meta, entries, position): the copy, followed by the entries, becomes the log. Each Redis group
 -- of the log is made in it, at position(its position in the log).
+local replace_log = {}
 local FIELDS_MAX = 7000 -- the limit of arguments that Lua can pass to one command
 
-local function entries_after(log, id, limit)
+function replace_log.entries_after(log, id, limit)
   local entries = redis.call("XRANGE", log, "(" .. id, "+", "COUNT", limit + 1)
   if #entries > limit then return nil end
   for _, entry in ipairs(entries) do
@@ -12,7 +13,7 @@ local function entries_after(log, id, limit)
   return entries
 end
 
-local function replace_log(log, copy, meta, entries, position)
+function replace_log.replace(log, copy, meta, entries, position)
   for _, entry in ipairs(entries) do
     redis.call("XADD", copy, entry[1], unpack(entry[2]))
   end

@@ -1,53 +1,50 @@
 -- A share-partition (KIP-932): the end of its window, and rows of offset ranges in flight. Reads its four keys. An offset
 -- below `last_end` that no row contains is finished. An acquired row without an owner waits: until the deadline of its
 -- lock, or, without a lock, until an earlier record of its key is finished.
-local call = redis.call
+local share_partition = {}
 local ROW = "^(%d+) (%d+) (%d+) (.*)$"
 
-local function text(number)
-  return string.format("%.0f", number)
-end
-
--- The share-partition whose keys begin at KEYS[at]; nil if it is not initialised.
-local function open_partition(at)
-  local found = call("HMGET", KEYS[at], "end", "epoch", "unfinished", "chained")
+-- The share-partition whose keys begin at KEYS[at], of a share group (`lib/share_rows`), if the caller changes it; nil if
+-- it is not initialised.
+function share_partition.open(at, group)
+  local found = redis.call("HMGET", KEYS[at], "end", "epoch", "unfinished", "chained")
   if not found[1] then return nil end
   return {
-    hash = KEYS[at], available = KEYS[at + 1], acquired = KEYS[at + 2], locks = KEYS[at + 3],
+    group = group, hash = KEYS[at], available = KEYS[at + 1], acquired = KEYS[at + 2], locks = KEYS[at + 3],
     last_end = tonumber(found[1]), epoch = found[2], unfinished = tonumber(found[3]),
     chained = tonumber(found[4] or 0), was_chained = tonumber(found[4] or 0),
   }
 end
 
 -- The start offset: the first offset that is not finished.
-local function start_of(p)
+function share_partition.start_of(p)
   local start = p.last_end
   for _, key in ipairs({ p.available, p.acquired }) do
-    local first = tonumber(call("ZRANGE", key, 0, 0)[1])
+    local first = tonumber(redis.call("ZRANGE", key, 0, 0)[1])
     if first and first < start then start = first end
   end
   return start
 end
 
-local function row_of(first, stored)
+function share_partition.row_of(first, stored)
   local last, count, size, owner = string.match(stored, ROW)
   return { first = tonumber(first), last = tonumber(last), count = tonumber(count), size = tonumber(size), owner = owner }
 end
 
-local function rows_of(p, firsts)
+function share_partition.rows_of(p, firsts)
   local rows = {}
   for at = 1, #firsts, 1000 do
     local part = { unpack(firsts, at, math.min(at + 999, #firsts)) }
-    for i, stored in ipairs(call("HMGET", p.hash, unpack(part))) do rows[#rows + 1] = row_of(part[i], stored) end
+    for i, stored in ipairs(redis.call("HMGET", p.hash, unpack(part))) do rows[#rows + 1] = share_partition.row_of(part[i], stored) end
   end
   return rows
 end
 
-local function length(row)
+function share_partition.length(row)
   return row.last - row.first + 1
 end
 
 -- The deadline of the first lock to expire; -1 if there is none.
-local function next_deadline(p)
-  return tonumber(call("ZRANGE", p.locks, 0, 0, "WITHSCORES")[2] or -1)
+function share_partition.next_deadline(p)
+  return tonumber(redis.call("ZRANGE", p.locks, 0, 0, "WITHSCORES")[2] or -1)
 end

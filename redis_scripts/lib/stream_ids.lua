@@ -1,7 +1,9 @@
 -- stream_end(log): {last generated id, length, entries added, first id or "0-0"} of a stream; nil if there is none.
 -- is_above(id, other): whether a stream id is above another; ids are texts, sequences may exceed 2^53.
--- higher_id(id, other): the higher one of two ids, of which the second may be nil or false.
-local function stream_end(log)
+-- higher_id(id, other): the higher one of two ids, of which the second may be nil or false. Reads the stream.
+local stream_ids = {}
+
+function stream_ids.stream_end(log)
   if redis.call("EXISTS", log) == 0 then return nil end
   local info, found = redis.call("XINFO", "STREAM", log), {}
   for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
@@ -9,7 +11,7 @@ local function stream_end(log)
   return { found["last-generated-id"], found["length"], found["entries-added"], first }
 end
 
-local function is_above(id, other)
+function stream_ids.is_above(id, other)
   local ms, sequence = string.match(id, "^(%d+)-(%d+)$")
   local other_ms, other_sequence = string.match(other, "^(%d+)-(%d+)$")
   if #ms ~= #other_ms then return #ms > #other_ms end
@@ -18,7 +20,7 @@ local function is_above(id, other)
   return sequence > other_sequence
 end
 
-local function higher_id(id, other)
-  if other and is_above(other, id) then return other end
+function stream_ids.higher_id(id, other)
+  if other and stream_ids.is_above(other, id) then return other end
   return id
 end

@@ -1,5 +1,5 @@
 -- One topic's record in the catalogue: readable JSON, its fields always in the same order.
--- @include lib/clock
+-- @include lib/now_ms
 local topic = {}
 
 function topic.read(topics, name)

@@ -14,7 +14,7 @@ Returns  {NONE, failover epoch}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local info, replids = KEYS[1], KEYS[2]
 local KEPT, LEAP, YEAR_2020_S = 1000, 100, 1577836800
 local floor, set = tonumber(ARGV[1]), { unpack(ARGV, 2) }

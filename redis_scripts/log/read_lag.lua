@@ -11,7 +11,7 @@ Returns  {NONE, log start, log end, bytes, now, ms of the last batch, ms at each
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/last_entry
 -- @include lib/batch_times
 local log, meta = KEYS[1], KEYS[2]
@@ -20,7 +20,7 @@ local state, log_start, bytes = unpack(redis.call("HMGET", meta, "state", "log_s
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local last, log_end = last_entry(log, "+")
 log_end = log_end or 0
-local head_time = last and largest_time(last[2][#last[2]]) or -1
+local head_time = last and batch_times.largest(last[2][#last[2]]) or -1
 local reply = { ERROR.NONE, tonumber(log_start), log_end, tonumber(bytes or 0), now_ms(), head_time }
 
 -- The batch of an entry that contains an offset: batches are contiguous, gaps are only between entries.
@@ -41,7 +41,7 @@ local function time_of(offset)
   if tonumber(string.match(last[1], "^%d+")) > offset then
     entry = last_entry(log, string.format("%.0f-1", offset)) or redis.call("XRANGE", log, "-", "+", "COUNT", 1)[1]
   end
-  return entry_end(entry) and first_time(holding(entry, offset)) or -1
+  return entry_end(entry) and batch_times.first(holding(entry, offset)) or -1
 end
 
 for i, offset in ipairs(ARGV) do reply[6 + i] = time_of(math.max(tonumber(offset), tonumber(log_start))) end

@@ -44,10 +44,10 @@ end
 if log_start ~= ARGV[4] or (local_start or log_start) ~= ARGV[5] then return { ERROR.FENCED_LEADER_EPOCH } end
 if tonumber(redis.call("HGET", producers, "offset") or 0) < tonumber(ARGV[9]) then return { ERROR.OFFSET_OUT_OF_RANGE } end
 
-local missing = entries_after(log, ARGV[7], tonumber(ARGV[8]))
+local missing = replace_log.entries_after(log, ARGV[7], tonumber(ARGV[8]))
 if not missing then return { ERROR.NONE, 0 } end
 
-replace_log(log, compacted, meta, missing)
+replace_log.replace(log, compacted, meta, missing)
 redis.call("HSET", meta, "cleaned", ARGV[9], "cleaned_bytes", ARGV[10], "bytes", ARGV[11])
 redis.call("PUBLISH", ARGV[12], "compacted")
 return { ERROR.NONE, 1 }

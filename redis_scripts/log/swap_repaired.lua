@@ -71,7 +71,7 @@ for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
 end
 kept[#kept + 1] = newest .. ":" .. newest_start
 
-replace_log(log, repaired, meta, {}, function(position)
+replace_log.replace(log, repaired, meta, {}, function(position)
   return tonumber(string.match(position, "^%d+")) >= stop and string.format("%.0f-0", stop) or position
 end)
 redis.call("HSET", meta, "epochs", table.concat(kept, " "), "bytes", ARGV[6], "log_start", at_most(log_start))

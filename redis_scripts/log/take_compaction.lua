@@ -8,7 +8,7 @@ Returns  {NONE, the partition as in the hash, "" for none}; running twice takes 
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local compactions, lease_ms = KEYS[1], tonumber(ARGV[1])
 local now = now_ms()
 

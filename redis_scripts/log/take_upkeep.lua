@@ -8,7 +8,7 @@ Returns  {NONE, {item, ...}}; running twice takes other items
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local upkeep = KEYS[1]
 
 local items = redis.call("ZRANGEBYSCORE", upkeep, "-inf", now_ms(), "LIMIT", 0, ARGV[1])

@@ -9,7 +9,7 @@ Returns  {NONE}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local compactions, partition, result, lease_ms = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local state = redis.call("HGET", compactions, partition)

@@ -26,12 +26,12 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          FENCED_LEADER_EPOCH         a later call of the writer ran before: nothing is appended
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/record_producer
 local records, meta, producers, writers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local size, writer, counter, by_append_time = 2 ^ tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4] == "1"
 local half, now = size / 2, now_ms()
-local OPEN_TRANSACTION, WRITERS_MAX, WRITER_MS = 6, 64, 3600000
+local WRITERS_MAX, WRITER_MS = 64, 3600000
 
 local function parse_id(id)
   local ms, sequence = string.match(id, "^(%d+)-(%d+)$")
@@ -113,20 +113,20 @@ for i = 1, tonumber(ARGV[6]) do
   local producer_id, epoch, base = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local accept, count = ARGV[at + 3] == "1", tonumber(ARGV[at + 4])
   local last, known = (base + count - 1) % MASK, nil
-  local verdict, ms, sequence = APPENDED, 0, 0
+  local verdict, ms, sequence = VERDICT.APPENDED, 0, 0
   at = at + 5
   if producer_id ~= "-1" then
-    known = read_producer(redis.call("HGET", producers, producer_id))
-    verdict, ms, sequence = judge(known, epoch, base, last)
-    if verdict == UNKNOWN_GAP and accept then verdict = APPENDED end
-    if verdict == APPENDED and known and known.staged > 0 then verdict = OPEN_TRANSACTION end
+    known = record_producer.read(redis.call("HGET", producers, producer_id))
+    verdict, ms, sequence = record_producer.judge(known, epoch, base, last)
+    if verdict == VERDICT.UNKNOWN_GAP and accept then verdict = VERDICT.APPENDED end
+    if verdict == VERDICT.APPENDED and known and known.staged > 0 then verdict = VERDICT.OPEN_TRANSACTION end
   end
-  if verdict == APPENDED then
+  if verdict == VERDICT.APPENDED then
     ms, sequence = append(count, at)
     appended = true
     if producer_id ~= "-1" then
-      known = note_batch(known, epoch, base, last, string.format("%.0f-%.0f", ms, sequence))
-      write_producer(producers, producer_id, known, now)
+      known = record_producer.note_batch(known, epoch, base, last, string.format("%.0f-%.0f", ms, sequence))
+      record_producer.write(producers, producer_id, known, now)
     end
   end
   verdicts[i] = string.format("%d:%.0f:%.0f:%.0f", verdict, ms or 0, sequence or 0, now)

@@ -21,7 +21,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          INVALID_PRODUCER_EPOCH      the producer has a later epoch here
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/stream_ids
 -- @include lib/record_producer
 local records, meta, producers, staged = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -30,13 +30,13 @@ local epoch, ended_ms, is_commit, now = tonumber(ARGV[6]), tonumber(ARGV[7]), AR
 
 local state, last_id = unpack(redis.call("HMGET", meta, "state", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local producer = read_producer(redis.call("HGET", producers, producer_id))
+local producer = record_producer.read(redis.call("HGET", producers, producer_id))
   or { epoch = epoch, batches = "", ended_ms = -1, staged = 0, records = 0, bytes = 0 }
 if ended_ms >= 0 and ended_ms <= producer.ended_ms then return { ERROR.NONE, 0 } end
 if epoch < producer.epoch then return { ERROR.INVALID_PRODUCER_EPOCH } end
 
-local found = stream_end(records)
-if not last_id or (found and is_above(found[1], last_id)) then last_id = found and found[1] or "0-0" end
+local found = stream_ids.stream_end(records)
+if not last_id or (found and stream_ids.is_above(found[1], last_id)) then last_id = found and found[1] or "0-0" end
 local ms, sequence = string.match(last_id, "^(%d+)-(%d+)$")
 ms, sequence = tonumber(ms), tonumber(sequence)
 
@@ -78,7 +78,7 @@ end
 if producer.epoch ~= epoch then producer.batches = "" end
 producer.epoch, producer.ended_ms = epoch, math.max(ended_ms, producer.ended_ms)
 producer.staged, producer.records, producer.bytes = 0, 0, 0
-write_producer(producers, producer_id, producer, now)
+record_producer.write(producers, producer_id, producer, now)
 if appended > 0 then
   redis.call("HSET", meta, "last_id", string.format("%.0f-%.0f", ms, sequence))
   redis.call("PUBLISH", ARGV[3], string.format("%.0f:%s", ms * size + sequence + 1, ARGV[4]))

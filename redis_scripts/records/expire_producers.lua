@@ -9,7 +9,7 @@ Returns  {NONE, next cursor, "0" after the last slice, producers removed}; safe 
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local idle_since, removed = now_ms() - tonumber(ARGV[2]), 0
 
 local cursor, found = unpack(redis.call("HSCAN", KEYS[1], ARGV[1], "COUNT", ARGV[3]))

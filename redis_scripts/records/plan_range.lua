@@ -44,7 +44,7 @@ end
 local state, log_start, epochs, end_of_deleted = unpack(redis.call("HMGET", meta, "state", "log_start", "epochs", "end"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION, tonumber(end_of_deleted or -1) } end
 log_start = tonumber(log_start)
-local last_ms, last_sequence = parse_id((stream_end(records) or { "0-0" })[1])
+local last_ms, last_sequence = parse_id((stream_ids.stream_end(records) or { "0-0" })[1])
 local finish = 0
 if last_ms > 0 or last_sequence > 0 then finish = last_ms * size + math.min(last_sequence, size - 1) + 1 end
 start = math.max(start, log_start)

@@ -13,5 +13,5 @@ local records, meta = KEYS[1], KEYS[2]
 
 local state, log_start, appended = unpack(redis.call("HMGET", meta, "state", "log_start", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local last_id, length, added, first = unpack(stream_end(records) or { "0-0", 0, 0, "0-0" })
-return { ERROR.NONE, log_start, higher_id(last_id, appended), first, length, added }
+local last_id, length, added, first = unpack(stream_ids.stream_end(records) or { "0-0", 0, 0, "0-0" })
+return { ERROR.NONE, log_start, stream_ids.higher_id(last_id, appended), first, length, added }

@@ -32,11 +32,11 @@ local count, bytes_max, committed = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7
 
 -- With ENTRIESREAD Redis counts the group's lag; the number is known below the first entry and at the end only.
 local function stand(...)
-  local last_id, length, added, first = unpack(stream_end(records) or { "0-0", 0, 0, "0-0" })
+  local last_id, length, added, first = unpack(stream_ids.stream_end(records) or { "0-0", 0, 0, "0-0" })
   local read
-  if not is_above(last_id, before) then
+  if not stream_ids.is_above(last_id, before) then
     read = added
-  elseif is_above(first, before) then
+  elseif stream_ids.is_above(first, before) then
     read = added - length
   end
   local command = { "XGROUP", ... }
@@ -79,19 +79,19 @@ local state, log_start, appended = unpack(redis.call("HMGET", meta, "state", "lo
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 if redis.call("HGET", owners, group) ~= owner then return { ERROR.ILLEGAL_GENERATION } end
 
-local position, read = group_position(records, group)
+local position, read = record_group.position(records, group)
 if not position then
   read = stand("CREATE", records, group, before, "MKSTREAM")
-elseif differs(records, position, before) then
+elseif record_group.differs(records, position, before) then
   read = stand("SETID", records, group, before)
 end
 if redis.call("HGET", readers, group) ~= owner then take_over() end
-if committed ~= "0-0" then acknowledge_until(records, group, committed) end
+if committed ~= "0-0" then record_group.acknowledge_until(records, group, committed) end
 
 local reply = redis.call("XREADGROUP", "GROUP", group, member, "COUNT", count, "STREAMS", records, ">")
 local entries = reply and reply[1] and reply[1][2] or {}
 local last_id = #entries > 0 and #entries < count and entries[#entries][1]
-  or higher_id(stream_end(records)[1], appended)
+  or stream_ids.higher_id(stream_ids.stream_end(records)[1], appended)
 if #entries > 0 then
   local kept = entries_within(entries, bytes_max)
   if kept < #entries then give_back(entries, kept, read) end

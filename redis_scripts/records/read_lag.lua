@@ -13,14 +13,14 @@ Returns  {NONE, log start, last id, first id, bytes in Redis, now, {ms of the en
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/stream_ids
 local records, meta = KEYS[1], KEYS[2]
 local COUNT_MAX = 1000
 
 local state, log_start, appended = unpack(redis.call("HMGET", meta, "state", "log_start", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local last_id, length, _, first_id = unpack(stream_end(records) or { "0-0", 0, 0, "0-0" })
+local last_id, length, _, first_id = unpack(stream_ids.stream_end(records) or { "0-0", 0, 0, "0-0" })
 
 local function ms_of(id) return tonumber(string.match(id, "^%d+")) end
 
@@ -62,4 +62,4 @@ for i, before in ipairs(ARGV) do
   times[i] = following and ms_of(following) or -1
   counts[i] = count_from(following)
 end
-return { ERROR.NONE, log_start, higher_id(last_id, appended), first_id, length > 0 and redis.call("MEMORY", "USAGE", records) or 0, now_ms(), times, counts }
+return { ERROR.NONE, log_start, stream_ids.higher_id(last_id, appended), first_id, length > 0 and redis.call("MEMORY", "USAGE", records) or 0, now_ms(), times, counts }

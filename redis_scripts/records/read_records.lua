@@ -22,8 +22,8 @@ local last_id = "0-0"
 if #entries > 0 and #entries < count then
   last_id = entries[#entries][1]
 else
-  local found = stream_end(records)
-  last_id = higher_id(found and found[1] or last_id, appended)
+  local found = stream_ids.stream_end(records)
+  last_id = stream_ids.higher_id(found and found[1] or last_id, appended)
 end
 for i = #entries, entries_within(entries, tonumber(ARGV[3])) + 1, -1 do entries[i] = nil end
 return { ERROR.NONE, log_start, last_id, entries }

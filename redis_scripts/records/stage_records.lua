@@ -19,11 +19,10 @@ Returns  {NONE, log start, verdicts}, for each batch `<verdict>:<epoch>:<ended m
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 -- @include lib/record_producer
 local meta, producers, staged = KEYS[1], KEYS[2], KEYS[3]
 local records_max, bytes_max, now = tonumber(ARGV[1]), tonumber(ARGV[2]), now_ms()
-local UNCONFIRMED, TOO_LARGE = 7, 8
 
 local state, log_start = unpack(redis.call("HMGET", meta, "state", "log_start"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
@@ -42,24 +41,24 @@ for i = 1, tonumber(ARGV[3]) do
   local last, first = (base + count - 1) % MASK, at + 7
   at = first
   for _ = 1, count do at = at + 2 + tonumber(ARGV[at + 1]) end
-  local producer = read_producer(redis.call("HGET", producers, producer_id))
+  local producer = record_producer.read(redis.call("HGET", producers, producer_id))
   local before = string.format("%.0f:%.0f", producer and producer.epoch or -1, producer and producer.ended_ms or -1)
   local is_open = producer and producer.staged > 0 and producer.epoch == epoch
-  local verdict = judge(producer, epoch, base, last)
-  if verdict == UNKNOWN_GAP and accept then verdict = APPENDED end
-  if verdict == APPENDED and not is_open and confirmed ~= before then verdict = UNCONFIRMED end
-  if verdict == APPENDED then
+  local verdict = record_producer.judge(producer, epoch, base, last)
+  if verdict == VERDICT.UNKNOWN_GAP and accept then verdict = VERDICT.APPENDED end
+  if verdict == VERDICT.APPENDED and not is_open and confirmed ~= before then verdict = VERDICT.UNCONFIRMED end
+  if verdict == VERDICT.APPENDED then
     drop_older(producer_id, producer, epoch)
     if (producer and producer.records or 0) + count > records_max or (producer and producer.bytes or 0) + bytes > bytes_max then
-      verdict = TOO_LARGE
+      verdict = VERDICT.TOO_LARGE
     else
       local rows = {}
       for j = first, at - 1 do rows[#rows + 1] = ARGV[j] end
-      producer = note_batch(producer, epoch, base, last, "0-0")
+      producer = record_producer.note_batch(producer, epoch, base, last, "0-0")
       producer.staged, producer.records = producer.staged + 1, producer.records + count
       producer.bytes = producer.bytes + bytes
       redis.call("HSET", staged, producer_id .. ":" .. producer.staged, cmsgpack.pack(rows))
-      write_producer(producers, producer_id, producer, now)
+      record_producer.write(producers, producer_id, producer, now)
     end
   end
   verdicts[i] = string.format("%d:%s:%.0f", verdict, before, now)

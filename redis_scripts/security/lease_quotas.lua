@@ -15,7 +15,7 @@ Returns     {NONE, tokens, share, tokens, share, ...}; a repeat counts no use tw
 Errors      none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local process, lease_ms = ARGV[1], tonumber(ARGV[2])
 local now = now_ms()
 

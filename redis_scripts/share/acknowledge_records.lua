@@ -25,19 +25,21 @@ Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the membe
                   NOT_LEADER_OR_FOLLOWER  the offsets of the share-partition were altered or deleted since the acquisition
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
+-- @include lib/number_text
+-- @include lib/share_partition
 -- @include lib/share_rows
-load_share_configs(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
+local group = share_rows.read_group(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
 local member_id, now = ARGV[4], now_ms()
 local RELEASE, REJECT, RENEW, UNDO = "2", "3", "4", "5"
-local renews = call("HGET", KEYS[1], "share.renew.acknowledge.enable") ~= "false"
+local renews = redis.call("HGET", KEYS[1], "share.renew.acknowledge.enable") ~= "false"
 
 -- The acquired rows that intersect a range, in order.
 local function rows_within(p, first, last)
-  local before = call("ZREVRANGEBYSCORE", p.acquired, text(first), "-inf", "LIMIT", 0, 1)
-  local firsts = call("ZRANGEBYSCORE", p.acquired, "(" .. text(first), text(last))
+  local before = redis.call("ZREVRANGEBYSCORE", p.acquired, number_text(first), "-inf", "LIMIT", 0, 1)
+  local firsts = redis.call("ZRANGEBYSCORE", p.acquired, "(" .. number_text(first), number_text(last))
   table.insert(firsts, 1, before[1])
-  local rows = rows_of(p, firsts)
+  local rows = share_partition.rows_of(p, firsts)
   if before[1] and rows[1].last < first then table.remove(rows, 1) end
   return rows
 end
@@ -71,34 +73,34 @@ end
 
 local function apply(p, part, kind)
   if kind == RENEW then
-    lock(p, part, now + lock_ms)
+    share_rows.lock(p, part, now + group.lock_ms)
   elseif kind == UNDO then
-    if part.count > 1 then tally(p, "redelivered", -length(part)) end
+    if part.count > 1 then share_rows.tally(p, "redelivered", -share_partition.length(part)) end
     part.count = part.count - 1
-    make_available(p, part)
+    share_rows.make_available(p, part)
   elseif kind == RELEASE then
-    end_delivery(p, part)
+    share_rows.end_delivery(p, part)
   else
-    finish(p, part)
-    if kind == REJECT then fail(p, part, "rejected") end
+    share_rows.finish(p, part)
+    if kind == REJECT then share_rows.fail(p, part, "rejected") end
   end
 end
 
 local function acknowledge(p, first, last, kind)
   for _, row in ipairs(rows_within(p, first, last)) do
-    local deadline = tonumber(call("ZSCORE", p.locks, text(row.first)))
-    take_out(p, row)
-    if row.first < first then lock(p, part_of(row, row.first, first - 1), deadline) end
-    if row.last > last then lock(p, part_of(row, last + 1, row.last), deadline) end
-    apply(p, part_of(row, math.max(row.first, first), math.min(row.last, last)), kind)
+    local deadline = tonumber(redis.call("ZSCORE", p.locks, number_text(row.first)))
+    share_rows.take_out(p, row)
+    if row.first < first then share_rows.lock(p, share_rows.part_of(row, row.first, first - 1), deadline) end
+    if row.last > last then share_rows.lock(p, share_rows.part_of(row, last + 1, row.last), deadline) end
+    apply(p, share_rows.part_of(row, math.max(row.first, first), math.min(row.last, last)), kind)
   end
 end
 
 local function acknowledge_partition(key, at, batch_count)
-  local p = open_partition(key)
+  local p = share_partition.open(key, group)
   if not p or (ARGV[at] ~= "" and ARGV[at] ~= p.epoch) then return ERROR.NOT_LEADER_OR_FOLLOWER end
-  expire_locks(p, now)
-  local start, runs, code = start_of(p), {}, ERROR.NONE
+  share_rows.expire_locks(p, now)
+  local start, runs, code = share_partition.start_of(p), {}, ERROR.NONE
   for i = at + 2, at + 1 + 3 * batch_count, 3 do
     local first, last = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
     if last >= p.last_end then
@@ -114,15 +116,15 @@ local function acknowledge_partition(key, at, batch_count)
   if code == ERROR.NONE then
     for _, run in ipairs(runs) do acknowledge(p, run[1], run[2], run[3]) end
   end
-  save_partition(p)
+  share_rows.save(p)
   return code
 end
 
-local answer, at = { ERROR.NONE, lock_ms }, 7
+local answer, at = { ERROR.NONE, group.lock_ms }, 7
 for key = 5, #KEYS, 4 do
   local batch_count = tonumber(ARGV[at + 1])
   answer[#answer + 1] = acknowledge_partition(key, at, batch_count)
   at = at + 2 + 3 * batch_count
 end
-if made_available then call("PUBLISH", ARGV[5], ARGV[6]) end
+if group.made_available then redis.call("PUBLISH", ARGV[5], ARGV[6]) end
 return answer

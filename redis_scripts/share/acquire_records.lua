@@ -29,49 +29,51 @@ Returns  {NONE, lock duration in ms, isolation level with " key" if records are 
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
+-- @include lib/number_text
+-- @include lib/share_partition
 -- @include lib/share_rows
-load_share_configs(ARGV[8], ARGV[1], ARGV[2], ARGV[3])
+local group = share_rows.read_group(ARGV[8], ARGV[1], ARGV[2], ARGV[3])
 local member_id, records_max, exact = ARGV[4], tonumber(ARGV[5]), ARGV[6] == "1"
 local batch_size, now = tonumber(ARGV[7]), now_ms()
-local taken, is_full = 0, records_max <= 0 or has_too_many_letters()
+local taken, is_full = 0, records_max <= 0 or share_rows.has_too_many_letters(group)
 -- From this delivery on a batch is delivered in smaller and smaller parts, to find the record that fails.
-local whole_until = limit > 2 and not by_key and math.ceil(limit / 2) or math.huge
+local whole_until = group.limit > 2 and not group.by_key and math.ceil(group.limit / 2) or math.huge
 
 local function grant(p, ranges, row)
   row.owner = member_id
-  lock(p, row, now + lock_ms)
-  taken = taken + length(row)
-  if row.count > 1 then tally(p, "redelivered", length(row)) end
+  share_rows.lock(p, row, now + group.lock_ms)
+  taken = taken + share_partition.length(row)
+  if row.count > 1 then share_rows.tally(p, "redelivered", share_partition.length(row)) end
   is_full = is_full or taken >= records_max
   ranges[#ranges + 1] = row
 end
 
 -- Number of records of an available row that one acquisition may have; its next delivery is number `count`.
 local function part_size(row, count)
-  if count <= whole_until then return length(row) end
-  if count >= limit then return 1 end
+  if count <= whole_until then return share_partition.length(row) end
+  if count >= group.limit then return 1 end
   return math.max(1, math.floor(row.size / 2 ^ (count - whole_until)))
 end
 
 local function rows_below(p, key, log_start)
-  return rows_of(p, call("ZRANGEBYSCORE", key, "-inf", "(" .. text(log_start)))
+  return share_partition.rows_of(p, redis.call("ZRANGEBYSCORE", key, "-inf", "(" .. number_text(log_start)))
 end
 
 local function drop_below(p, log_start)
   for _, row in ipairs(rows_below(p, p.acquired, log_start)) do
-    if row.owner == "" and call("ZSCORE", p.locks, text(row.first)) then -- it waits for its time
-      take_out(p, row)
-      make_available(p, row)
+    if row.owner == "" and redis.call("ZSCORE", p.locks, number_text(row.first)) then -- it waits for its time
+      share_rows.take_out(p, row)
+      share_rows.make_available(p, row)
     end
   end
   local rows = rows_below(p, p.available, log_start)
   while #rows > 0 do
     for _, row in ipairs(rows) do
-      take_out(p, row)
+      share_rows.take_out(p, row)
       local below = math.min(row.last, log_start - 1)
-      finish(p, part_of(row, row.first, below))
-      if below < row.last then make_available(p, part_of(row, below + 1, row.last)) end
+      share_rows.finish(p, share_rows.part_of(row, row.first, below))
+      if below < row.last then share_rows.make_available(p, share_rows.part_of(row, below + 1, row.last)) end
     end
     rows = p.chained > 0 and rows_below(p, p.available, log_start) or {}
   end
@@ -85,29 +87,29 @@ local function acquire_available(p, ranges)
     if pending then grant(p, ranges, pending) end
     pending = nil
   end
-  local firsts = call("ZRANGE", p.available, 0, math.min(records_max, 2000) - 1)
-  for _, row in ipairs(rows_of(p, firsts)) do
-    local count, left = row.count + 1, records_max - taken - (pending and length(pending) or 0)
+  local firsts = redis.call("ZRANGE", p.available, 0, math.min(records_max, 2000) - 1)
+  for _, row in ipairs(share_partition.rows_of(p, firsts)) do
+    local count, left = row.count + 1, records_max - taken - (pending and share_partition.length(pending) or 0)
     if left <= 0 then break end
-    local size = math.min(part_size(row, count), length(row))
+    local size = math.min(part_size(row, count), share_partition.length(row))
     local is_reduced = count > whole_until
-    if is_reduced and count >= limit and (taken > 0 or pending) then break end
+    if is_reduced and count >= group.limit and (taken > 0 or pending) then break end
     if exact then size = math.min(size, left) end
-    take_out(p, row)
-    if size < length(row) then make_available(p, part_of(row, row.first + size, row.last)) end
-    local granted = part_of(row, row.first, row.first + size - 1)
+    share_rows.take_out(p, row)
+    if size < share_partition.length(row) then share_rows.make_available(p, share_rows.part_of(row, row.first + size, row.last)) end
+    local granted = share_rows.part_of(row, row.first, row.first + size - 1)
     granted.count = count
     if is_reduced then
       flush()
       grant(p, ranges, granted)
-      is_full = is_full or count >= limit
+      is_full = is_full or count >= group.limit
       return true
     end
-    if pending and not by_key and pending.count == count and pending.last + 1 == granted.first and length(pending) < batch_size then
-      pending.last, pending.size = granted.last, length(pending) + length(granted)
+    if pending and not group.by_key and pending.count == count and pending.last + 1 == granted.first and share_partition.length(pending) < batch_size then
+      pending.last, pending.size = granted.last, share_partition.length(pending) + share_partition.length(granted)
     else
       flush()
-      granted.size = length(granted)
+      granted.size = share_partition.length(granted)
       pending = granted
     end
   end
@@ -119,12 +121,12 @@ end
 local function acquire_one(p, ranges, offset, key, deliver_at)
   local row = { first = offset, last = offset, count = 0, size = 1, owner = "" }
   p.unfinished = p.unfinished + 1
-  if key ~= "-" and chain(p, row, key) then
-    write_row(p, row)
-    call("ZADD", p.acquired, text(offset), text(offset))
-    if deliver_at > now then call("HSET", p.hash, "t" .. text(offset), text(deliver_at)) end
+  if key ~= "-" and share_rows.chain(p, row, key) then
+    share_rows.write(p, row)
+    redis.call("ZADD", p.acquired, number_text(offset), number_text(offset))
+    if deliver_at > now then redis.call("HSET", p.hash, "t" .. number_text(offset), number_text(deliver_at)) end
   elseif deliver_at > now then
-    delay(p, row, deliver_at)
+    share_rows.delay(p, row, deliver_at)
   else
     row.count = 1
     grant(p, ranges, row)
@@ -134,10 +136,10 @@ end
 -- The records of the batches from ARGV[at] on, which begin at the end of the window.
 local function acquire_new(p, ranges, at, batch_count)
   local pending
-  local start = start_of(p)
+  local start = share_partition.start_of(p)
   local function flush()
     if pending then
-      pending.size = length(pending)
+      pending.size = share_partition.length(pending)
       p.unfinished = p.unfinished + pending.size
       grant(p, ranges, pending)
     end
@@ -145,8 +147,8 @@ local function acquire_new(p, ranges, at, batch_count)
   end
   for i = at, at + 3 * batch_count - 3, 3 do
     local first, last = math.max(tonumber(ARGV[i]), p.last_end), tonumber(ARGV[i + 1])
-    local left = records_max - taken - (pending and length(pending) or 0)
-    if left <= 0 or p.last_end - start >= locks_max then break end
+    local left = records_max - taken - (pending and share_partition.length(pending) or 0)
+    if left <= 0 or p.last_end - start >= group.locks_max then break end
     if ARGV[i + 2] == "1" then
       flush()
       if start == p.last_end then start = last + 1 end
@@ -159,7 +161,7 @@ local function acquire_new(p, ranges, at, batch_count)
       if key then
         acquire_one(p, ranges, first, key, tonumber(deliver_at))
       else
-        if pending and (pending.last + 1 ~= first or length(pending) >= batch_size) then flush() end
+        if pending and (pending.last + 1 ~= first or share_partition.length(pending) >= batch_size) then flush() end
         pending = pending or { first = first, count = 1 }
         pending.last = last
       end
@@ -172,20 +174,20 @@ end
 local partitions, at = {}, 9
 for key = 5, #KEYS, 4 do
   local log_start, read_from, batch_count = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  local p, ranges = open_partition(key), {}
+  local p, ranges = share_partition.open(key, group), {}
   if p then
-    expire_locks(p, now)
+    share_rows.expire_locks(p, now)
     drop_below(p, log_start)
     local must_wait = not is_full and acquire_available(p, ranges)
     if not is_full and not must_wait and batch_count > 0 and p.last_end == read_from then
       acquire_new(p, ranges, at + 3, batch_count)
     end
-    save_partition(p)
-    local start, deadline = start_of(p), next_deadline(p)
-    local is_open = not must_wait and p.last_end - start < locks_max
+    share_rows.save(p)
+    local start, deadline = share_partition.start_of(p), share_partition.next_deadline(p)
+    local is_open = not must_wait and p.last_end - start < group.locks_max
     local found = { p.epoch, start, p.last_end, is_open and 1 or 0, deadline < 0 and -1 or math.max(deadline - now, 0) }
     for i, row in ipairs(ranges) do
-      if by_key and i > 1 and found[#found] == row.count and found[#found - 1] + 1 == row.first then
+      if group.by_key and i > 1 and found[#found] == row.count and found[#found - 1] + 1 == row.first then
         found[#found - 1] = row.last
       else
         found[#found + 1], found[#found + 2], found[#found + 3] = row.first, row.last, row.count
@@ -197,6 +199,6 @@ for key = 5, #KEYS, 4 do
   end
   at = at + 3 + 3 * batch_count
 end
-if by_key then isolation = isolation .. " key" end
-if reads_time then isolation = isolation .. " time" end
-return { ERROR.NONE, lock_ms, isolation, taken, is_full and 1 or 0, unpack(partitions) }
+if group.by_key then group.isolation = group.isolation .. " key" end
+if group.reads_time then group.isolation = group.isolation .. " time" end
+return { ERROR.NONE, group.lock_ms, group.isolation, taken, is_full and 1 or 0, unpack(partitions) }

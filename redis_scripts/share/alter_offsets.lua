@@ -13,7 +13,7 @@ Errors   GROUP_ID_NOT_FOUND  the group is of another type
          NON_EMPTY_GROUP     it has members
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call, group, now = redis.call, KEYS[1], string.format("%.0f", now_ms())
 local found = call("HMGET", group, "type", "state")
 if found[1] and found[1] ~= "share" then return { ERROR.GROUP_ID_NOT_FOUND } end

@@ -17,7 +17,7 @@ Errors    GROUP_ID_NOT_FOUND  no such share group
           NON_EMPTY_GROUP     it has members
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call, group, shares = redis.call, KEYS[1], KEYS[3]
 local found = call("HMGET", group, "type", "state", "generation")
 if found[1] ~= "share" then return { ERROR.GROUP_ID_NOT_FOUND } end

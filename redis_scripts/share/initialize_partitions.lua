@@ -9,7 +9,7 @@ Returns  {NONE}; safe to run twice: the second run changes nothing
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call, now = redis.call, string.format("%.0f", now_ms())
 for i = 2, #KEYS do
   local at = 2 * i - 2

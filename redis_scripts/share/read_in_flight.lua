@@ -15,25 +15,25 @@ Errors   none
 -- @include lib/share_partition
 local answer = { ERROR.NONE }
 for key = 1, #KEYS, 4 do
-  local p, found = open_partition(key), {}
+  local p, found = share_partition.open(key), {}
   if p then
-    local totals = call("HMGET", p.hash, "redelivered", "failed", "dead_lettered", "dropped")
+    local totals = redis.call("HMGET", p.hash, "redelivered", "failed", "dead_lettered", "dropped")
     local returned, waiting, highest, order, by_member = 0, 0, 0, {}, {}
-    for _, row in ipairs(rows_of(p, call("ZRANGE", p.available, 0, -1))) do
-      returned, highest = returned + length(row), math.max(highest, row.count)
+    for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGE", p.available, 0, -1))) do
+      returned, highest = returned + share_partition.length(row), math.max(highest, row.count)
     end
-    for _, row in ipairs(rows_of(p, call("ZRANGE", p.acquired, 0, -1))) do
+    for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGE", p.acquired, 0, -1))) do
       highest = math.max(highest, row.count)
       if row.owner == "" then
-        waiting = waiting + length(row)
+        waiting = waiting + share_partition.length(row)
       else
         if not by_member[row.owner] then order[#order + 1] = row.owner end
-        by_member[row.owner] = (by_member[row.owner] or 0) + length(row)
+        by_member[row.owner] = (by_member[row.owner] or 0) + share_partition.length(row)
       end
     end
     found = {
-      start_of(p), p.last_end, p.unfinished, returned, waiting, highest, tonumber(totals[1] or 0), tonumber(totals[2] or 0),
-      tonumber(totals[3] or 0), tonumber(totals[4] or 0), next_deadline(p),
+      share_partition.start_of(p), p.last_end, p.unfinished, returned, waiting, highest, tonumber(totals[1] or 0), tonumber(totals[2] or 0),
+      tonumber(totals[3] or 0), tonumber(totals[4] or 0), share_partition.next_deadline(p),
     }
     for _, member_id in ipairs(order) do
       found[#found + 1], found[#found + 2] = member_id, by_member[member_id]

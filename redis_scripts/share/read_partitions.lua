@@ -12,13 +12,13 @@ Errors   none
 -- @include lib/share_partition
 local answer = { ERROR.NONE }
 for key = 1, #KEYS, 4 do
-  local p = open_partition(key)
+  local p = share_partition.open(key)
   if p then
-    answer[#answer + 1] = start_of(p)
+    answer[#answer + 1] = share_partition.start_of(p)
     answer[#answer + 1] = p.last_end
     answer[#answer + 1] = p.unfinished
-    answer[#answer + 1] = call("ZCARD", p.acquired)
-    answer[#answer + 1] = call("ZCARD", p.available)
+    answer[#answer + 1] = redis.call("ZCARD", p.acquired)
+    answer[#answer + 1] = redis.call("ZCARD", p.available)
   else
     for _, value in ipairs({ -1, -1, 0, 0, 0 }) do answer[#answer + 1] = value end
   end

@@ -9,7 +9,7 @@ Errors   none
 -- @include lib/share_partition
 local answer = { ERROR.NONE }
 for key = 1, #KEYS, 4 do
-  local p = open_partition(key)
-  answer[#answer + 1] = p and start_of(p) or -1
+  local p = share_partition.open(key)
+  answer[#answer + 1] = p and share_partition.start_of(p) or -1
 end
 return answer

@@ -18,19 +18,20 @@ Returns  {NONE}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
+-- @include lib/share_partition
 -- @include lib/share_rows
-load_share_configs(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
+local group = share_rows.read_group(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
 for key = 5, #KEYS, 4 do
-  local p = open_partition(key)
+  local p = share_partition.open(key, group)
   if p then
-    for _, row in ipairs(rows_of(p, call("ZRANGE", p.acquired, 0, -1))) do
+    for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGE", p.acquired, 0, -1))) do
       if row.owner == ARGV[4] then
-        take_out(p, row)
-        end_delivery(p, row)
+        share_rows.take_out(p, row)
+        share_rows.end_delivery(p, row)
       end
     end
-    save_partition(p)
+    share_rows.save(p)
   end
 end
-if made_available then call("PUBLISH", ARGV[5], ARGV[6]) end
+if group.made_available then redis.call("PUBLISH", ARGV[5], ARGV[6]) end
 return { ERROR.NONE }

@@ -12,7 +12,7 @@ Returns  {NONE, entries...}; safe to run twice: an entry is there until it is re
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local call, letters, item = redis.call, KEYS[1], "dead-letters|" .. ARGV[1]
 local found = call("XRANGE", letters, ARGV[2], "+", "COUNT", ARGV[3])
 if #found > 0 then

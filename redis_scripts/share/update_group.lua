@@ -29,7 +29,8 @@ Errors    STALE       the group changed since it was read
           EXPIRY_DUE  sessions have ended whose expiry was not decided
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
+-- @include lib/sweep_resumed_at
 local call = redis.call
 local group, consumers, targets, sessions = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local groups, deadlines, events = KEYS[5], KEYS[6], KEYS[7]
@@ -37,7 +38,6 @@ local ref, events_max, broker = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local configs = call("HMGET", KEYS[8], "share.session.timeout.ms", "share.heartbeat.interval.ms")
 local session_timeout_ms, interval_ms = tonumber(configs[1] or ARGV[9]), tonumber(configs[2] or ARGV[10])
 local now = now_ms()
--- @include lib/sweep_marks
 
 local next_arg = 12
 local function list()
@@ -59,7 +59,7 @@ end
 -- A member without contact since the sweep resumed gets a whole session timeout from then on.
 local overdue = { ERROR.EXPIRY_DUE }
 local due = call("ZRANGEBYSCORE", sessions, "-inf", string.format("%.0f", now), "WITHSCORES")
-local granted = #due > 0 and sweep_resumed_at() + session_timeout_ms
+local granted = #due > 0 and sweep_resumed_at(deadlines, now) + session_timeout_ms
 for i = 1, #due, 2 do
   if tonumber(due[i + 1]) < granted and granted > now then
     call("ZADD", sessions, string.format("%.0f", granted), due[i])

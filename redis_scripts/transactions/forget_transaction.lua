@@ -11,7 +11,7 @@ Returns  {NONE, 1 if forgotten}; safe to run twice
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local transaction, name = KEYS[1], ARGV[1]
 local version, update_ms = unpack(redis.call("HMGET", transaction, "version", "update_ms"))
 if version and version ~= ARGV[2] then return { ERROR.NONE, 0 } end

@@ -9,7 +9,7 @@ Returns  {NONE, names ...}; run twice, the second run takes what the first one l
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local now, reply = now_ms(), { ERROR.NONE }
 local until_ms = string.format("%.0f", now - tonumber(ARGV[1]))
 for _, name in ipairs(redis.call("ZRANGEBYSCORE", KEYS[1], "-inf", until_ms, "LIMIT", 0, ARGV[3])) do

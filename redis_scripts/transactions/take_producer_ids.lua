@@ -11,7 +11,7 @@ Returns  {NONE, first id as text}; run twice it takes two blocks: the first is u
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local counter, block = KEYS[1], tonumber(ARGV[1])
 local LEAP = 1000000
 

@@ -16,7 +16,7 @@ Returns  {NONE, 1 if written, start_ms, update_ms, ended_ms as text}; safe to ru
 Errors   none
 ]]
 -- @include lib/errors
--- @include lib/clock
+-- @include lib/now_ms
 local transaction, transactions, deadlines = KEYS[1], KEYS[2], KEYS[3]
 local name, expected, version, change, deadline, overdue = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 local now = now_ms()

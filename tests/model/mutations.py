@@ -90,7 +90,11 @@ def replaced(source: str, old: str, new: str) -> str:
 MUTATIONS: Final = (
     Mutation(
         "sync accepted at a stale generation",
-        (InScript("groups/sync_group", "if generation ~= g.generation then", "if generation > g.generation then"),),
+        (
+            InScript(
+                "groups/sync_group", "if generation ~= group.generation then", "if generation > group.generation then"
+            ),
+        ),
     ),
     Mutation(
         "heartbeat accepted at a stale generation",
@@ -98,53 +102,79 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "commit without the generation check",
-        (InScript("groups/commit_offsets", "if generation ~= current then return ERROR.ILLEGAL_GENERATION end", ""),),
+        (
+            InScript(
+                "groups/commit_offsets",
+                "if generation ~= group.generation then return ERROR.ILLEGAL_GENERATION end",
+                "",
+            ),
+        ),
     ),
     Mutation(
         "generation starts again when the group empties",
-        (InScript("lib/complete_join", 'put("elected", "")', 'put("elected", "") put("generation", 0)'),),
+        (
+            InScript(
+                "lib/join_phase",
+                'state.put(group, "elected", "")',
+                'state.put(group, "elected", "") state.put(group, "generation", 0)',
+            ),
+        ),
     ),
     Mutation(
         "a lost lease removes the member",
         (
             InScript(
                 "lib/expire_overdue",
-                "return lose_lease(member_id, member) end",
-                'remove_member(member_id, member, "member_expired", { cause = "session_timed_out" }) '
-                'return after_removal("session_timed_out", member_id, member) end',
+                "return lose_lease(group, member_id, member) end",
+                'remove_member(group, member_id, member, "member_expired", { cause = "session_timed_out" }) '
+                'return after_removal(group, "session_timed_out", member_id, member) end',
             ),
         ),
     ),
     Mutation(
         "leases are not renewed",
-        (InScript("groups/renew_parked", "arm(scores, earliest)\nfinish()", "finish()"),),
+        (InScript("groups/renew_parked", "sessions.set(group, scores, earliest)\nfinish(group)", "finish(group)"),),
     ),
     Mutation(
         "completion is not checked after a leave",
-        (InScript("groups/leave_group", "elseif g.state == PREPARING then\n  maybe_complete()\nend", "end"),),
+        (
+            InScript(
+                "groups/leave_group",
+                "elseif group.state == STATE.PREPARING then\n  join_phase.complete_if_all_joined(group)\nend",
+                "end",
+            ),
+        ),
     ),
     Mutation(
         "the sync timer is not armed",
-        (InScript("lib/complete_join", 'put("sync_deadline", at + math.max(max_rebalance_timeout(), 1))', ""),),
+        (
+            InScript(
+                "lib/join_phase",
+                'state.put(group, "sync_deadline", '
+                "group.change.at + math.max(tallies.max_rebalance_timeout(group), 1))",
+                "",
+            ),
+        ),
     ),
     Mutation(
         "a static restart does not fence",
-        (InScript("lib/replace_member", 'redis.call("HDEL", members, old_id)', ""),),
+        (InScript("lib/static_member", 'redis.call("HDEL", keys.members, old_id)', ""),),
     ),
     Mutation(
         "a second sync of the leader overwrites",
         (
             InScript(
                 "groups/sync_group",
-                "if g.state == STABLE then return answer_late(record) end",
-                "if g.state == STABLE and g.leader ~= member_id then return answer_late(record) end",
+                "if group.state == STATE.STABLE then return answer_late(member_id, record) end",
+                "if group.state == STATE.STABLE and group.leader ~= member_id then "
+                "return answer_late(member_id, record) end",
             ),
         ),
     ),
     Mutation(
         "wake-ups are not sent, and nobody polls",
         (
-            InScript("lib/notify", "if not (waking or notifying) then return end", "do return end"),
+            InScript("lib/waiters", "if not (change.waking or change.notifying) then return end", "do return end"),
             InMethod(
                 GroupWaits,
                 "_poll_group",
@@ -156,21 +186,27 @@ MUTATIONS: Final = (
     Mutation(
         "the heartbeat of a removed member is taken",
         (
-            InScript("groups/heartbeat", "if not record then return ERROR.UNKNOWN_MEMBER_ID end", ""),
+            InScript("groups/heartbeat", "if not record then return unknown_member(group) end", ""),
             InScript("groups/heartbeat", "match(records[i],", """match(records[i] or '{"session_timeout_ms":6000',"""),
         ),
     ),
     Mutation(
         "the token of a join is not honoured",
-        (InScript("groups/join_group", "if known and known.join_token == token then", "if false then"),),
+        (InScript("groups/join_group", "if known and known.join_token == join.token then", "if false then"),),
     ),
     Mutation(
         "the first sync counts for all",
-        (InScript("lib/note_synced", 'put("awaiting_sync", g.awaiting_sync - 1)', 'put("awaiting_sync", 0)'),),
+        (
+            InScript(
+                "lib/note_synced",
+                'state.put(group, "awaiting_sync", group.awaiting_sync - 1)',
+                'state.put(group, "awaiting_sync", 0)',
+            ),
+        ),
     ),
     Mutation(
         "members are not notified of a rebalance",
-        (InScript("lib/prepare_rebalance", "if g.state ~= EMPTY then notify_members() end", ""),),
+        (InScript("lib/rebalance", "if group.state ~= STATE.EMPTY then waiters.notify_members(group) end", ""),),
     ),
     Mutation(
         "a reply is believed after a newer message",

@@ -38,14 +38,14 @@ class PlantedBug:
 PLANTED_BUGS: Final = {
     "commit-without-membership-check": PlantedBug(
         "redis_scripts/groups/commit_offsets.lua",
-        "if not record then return unknown_member() end",
+        "if not record then return unknown_member(group) end",
         "if not record then return ERROR.NONE end",
         "P3: who was removed while it hung commits over its successor",
     ),
     "generation-not-raised": PlantedBug(
-        "redis_scripts/lib/complete_join.lua",
-        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + 1)',
-        'tonumber(redis.call("HGET", group, "generation_floor") or 0)) + (size > 1 and 1 or 0))',
+        "redis_scripts/lib/join_phase.lua",
+        "math.max(group.generation, floor) + 1)",
+        "math.max(group.generation, floor) + (size > 1 and 1 or 0))",
         "P2: a group that shrinks to one member keeps its generation",
     ),
     "delay-outlasts-rebalance": PlantedBug(

@@ -1,6 +1,6 @@
 """Apply a group's overdue deadlines before any other operation on it.
 
-Scripts that change a group expire it themselves: they include `lib/classic_group` and take the keys and arguments below
+Scripts that change a group expire it themselves: they include `lib/expire_overdue` and take these keys and arguments
 first. The small scripts of the hot path return EXPIRY_DUE when a deadline of the group has passed (a session, the end
 of a join phase, the wait for assignments); the caller then runs the expiry script for the group and repeats the call.
 Both ways are equivalent to one serial order.
@@ -49,7 +49,7 @@ def nobody() -> str:
 
 
 def group_script_keys(keys: GroupKeys) -> list[str]:
-    """KEYS[1..11] of every script that includes `lib/classic_group`."""
+    """KEYS[1..11] of every script that includes `lib/load_group`."""
     shard = keys.shard_keys
     own = [keys.group, keys.members, keys.subscriptions, keys.assignments, keys.protocols, keys.instances]
     return [*own, keys.sessions, keys.pending, shard.groups, shard.deadlines, shard.events]

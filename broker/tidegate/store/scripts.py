@@ -1,10 +1,10 @@
 """Load Lua scripts, resolve their includes, and describe them; `Store.run` calls them.
 
 A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`; `tests/unit/test_house.py` checks it.
-`-- @include lib/x` is replaced by that file, once; `ERROR.NAME` by its number in `lib/errors`, because building a
-table of the codes at every call costs as much as three commands. `-- @nest` wraps the rest of the script in a function
-that is called at once: Redis creates a script's functions at every call, and Lua 5.1 searches the chunk's open locals
-for each upvalue; inside a function they are upvalues already. This saves a quarter of the time of a join.
+`-- @include lib/x` is replaced by that file, once, after what the file includes itself: one function named `x`, or a
+table of that name with functions. What is passed between files is a parameter. Constants such as `ERROR.NAME` and
+`STATE.EMPTY` are replaced by their texts in `lib/errors` and `lib/layout`, because building such tables at every call
+costs as much as three commands.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Final
 
 _INCLUDE: Final = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 
-_ERRORS: Final = "lib/errors"
-_CODE: Final = re.compile(r"\bERROR\.([A-Z_]+)")
-_NEST: Final = re.compile(r"^-- @nest$", re.MULTILINE)
-_CODE_LINE: Final = re.compile(r"^  ([A-Z_]+) = (-?\d+),", re.MULTILINE)
+_CONSTANT_FILES: Final = ("lib/errors", "lib/layout")
+_TABLE: Final = re.compile(r"^local ([A-Z]+) = \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+_ENTRY: Final = re.compile(r"^  ([A-Z_]+) = (.+?),(?: --[^\n]*)?$", re.MULTILINE | re.DOTALL)
+_CONTINUED: Final = re.compile(r"'\n +\.\. '")
 
 _overrides: dict[str, str] = {}
 
@@ -62,10 +62,21 @@ def _read_file(name: str) -> str:
     return path.read_text("utf-8")
 
 
+def constants() -> dict[str, str]:
+    """The constants of scripts and their texts in Lua, such as `ERROR.NONE` and `0`."""
+    return {
+        f"{table}.{name}": _CONTINUED.sub("", value)
+        for file in _CONSTANT_FILES
+        for table, entries in _TABLE.findall(read(file))
+        for name, value in _ENTRY.findall(entries)
+    }
+
+
 @cache
 def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
-    observed = {_ERRORS}
-    codes = dict(_CODE_LINE.findall(read(_ERRORS)))
+    observed = set(_CONSTANT_FILES)
+    values = constants()
+    names = "|".join(sorted({name.partition(".")[0] for name in values}))
 
     def include(match: re.Match[str]) -> str:
         included = match.group(1)
@@ -74,11 +85,10 @@ def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
         observed.add(included)
         return _INCLUDE.sub(include, read(included))
 
-    text = _CODE.sub(lambda match: codes[match.group(1)], _INCLUDE.sub(include, read(name)))
+    text = re.sub(rf"\b(?:{names})\.[A-Z_]+\b", lambda match: values[match.group()], _INCLUDE.sub(include, read(name)))
     if not allows_oom:
         text = text.replace(" flags=allow-oom", "", 1)
-    text, nests = _NEST.subn("local function nested()", text)
-    source = (text + "\nend\nreturn nested()\n" * nests).encode()
+    source = text.encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
 
 
