@@ -32,6 +32,7 @@ from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 
 FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
+CORRELATION_ID = 7
 NEIGHBOUR_S_MAX = 1.0
 """Coarse, for a slow machine: before the bounds the reduced sizes kept the neighbour waiting for longer."""
 GROWTH_MIB_MAX = 128
@@ -40,7 +41,7 @@ GROWTH_MIB_MAX = 128
 
 def frame(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
     """A whole frame; `tags` is the header's section where the version has one."""
-    payload = struct.pack(">hhih", api_key, version, 7, -1) + tags + body
+    payload = struct.pack(">hhih", api_key, version, CORRELATION_ID, -1) + tags + body
     return struct.pack(">i", len(payload)) + payload
 
 
@@ -194,12 +195,14 @@ def broker() -> Iterator[BrokerProcess]:
 
 
 def make_topics(broker: BrokerProcess, topics: list[tuple[str, int]]) -> None:
-    body = struct.pack(">i", len(topics))
-    for name, partitions in topics:
-        body += struct.pack(">h", len(name)) + name.encode() + struct.pack(">ihii", partitions, 1, 0, 0)
+    """Create them one by one: a request may create 10,000 partitions at most."""
     with closing(connect(broker)) as sock:
-        sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
-        assert answer_of(sock)
+        for name, partitions in topics:
+            topic = struct.pack(">h", len(name)) + name.encode()
+            body = struct.pack(">i", 1) + topic + struct.pack(">ihii", partitions, 1, 0, 0)
+            sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
+            created = struct.pack(">iii", CORRELATION_ID, 0, 1) + topic + struct.pack(">hh", 0, -1)
+            assert answer_of(sock) == created
 
 
 def connect(broker: BrokerProcess) -> socket.socket:
