@@ -64,7 +64,7 @@ async def _fill(bootstrap: str, work: Work) -> None:
     await admin.start()
     await admin.create_topics([NewTopic(work.topic, PARTITIONS, 1)])
     await admin.close()
-    batches = list(_batches(work))
+    batches = list(batches_of(work))
     each = work.rows // work.batch_records // PARTITIONS
     address = bootstrap.split(",")[0]
     await asyncio.gather(*(_push(address, work.topic, index, batches, each) for index in range(PARTITIONS)))
@@ -97,7 +97,8 @@ async def _sent(wire: Wire, frame: bytes) -> None:
     raise MeasureFailed(f"Produce: {code.name}")
 
 
-def _batches(work: Work) -> Iterator[bytes]:
+def batches_of(work: Work) -> Iterator[bytes]:
+    """The batches that a partition gets again and again; the same at each call but for their time."""
     chance, now_ms = random.Random(1), int(time.time() * 1_000)
     half = work.value_bytes // 2
     for _ in range(_DISTINCT_BATCHES):
