@@ -14,17 +14,21 @@ ROWS, ACQUIRE, ACKNOWLEDGE = "lib/share_rows", "share/acquire_records", "share/a
 ROUNDS = 400
 BUGS = {
     "records of a key are delivered together": InScript(
-        ACQUIRE, 'if key ~= "-" and chain(p, row, key) then', 'if key ~= "-" and chain(p, row, key) and false then'
+        ACQUIRE,
+        'if key ~= "-" and share_rows.chain(p, row, key) then',
+        'if key ~= "-" and share_rows.chain(p, row, key) and false then',
     ),
     "the next record of a key waits for ever": InScript(ROWS, "unchain(p, found[2])", "local _ = found[2]"),
-    "a released record is finished": InScript(ROWS, "if row.count >= limit then", "if row.count >= 1 then"),
+    "a released record is finished": InScript(ROWS, "if row.count >= p.group.limit then", "if row.count >= 1 then"),
     "a lock never expires": InScript(
         ROWS,
-        'if row.owner == "" then make_available(p, row) else end_delivery(p, row) end',
-        'if row.owner == "" then make_available(p, row) end',
+        'if row.owner == "" then share_rows.make_available(p, row) else share_rows.end_delivery(p, row) end',
+        'if row.owner == "" then share_rows.make_available(p, row) end',
     ),
     "an accepted record comes back": InScript(
-        ACKNOWLEDGE, "    finish(p, part)\n    if kind == REJECT", "    end_delivery(p, part)\n    if kind == REJECT"
+        ACKNOWLEDGE,
+        "    share_rows.finish(p, part)\n    if kind == REJECT",
+        "    share_rows.end_delivery(p, part)\n    if kind == REJECT",
     ),
 }
 
