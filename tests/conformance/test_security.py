@@ -391,6 +391,9 @@ def test_rights_follow_rules_at_once_on_every_broker(secured: Secured) -> None:
     topic = made_topic(secured)
     producer = Producer({**secured.options("carol"), "enable.idempotence": False})
     secured.allow("carol", "WRITE", f"topic:{topic}")
+    deadline = time.monotonic() + WAIT_S
+    while produced(producer, topic) != 0 and time.monotonic() < deadline:
+        time.sleep(0.1)  # brokers are notified of rules
     assert produced(producer, topic) == 0
 
     result(
