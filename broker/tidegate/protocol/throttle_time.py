@@ -14,7 +14,14 @@ _INT32: Final = struct.Struct(">i")
 _MS_MAX: Final = 2**31 - 1
 _FIRST_VERSIONS: Final = {ApiKey.PRODUCE: 1, ApiKey.FETCH: 1}
 """First version that has the field, where versions are served that the codec does not have."""
-_OLD_PRODUCE_FLEXIBLE: Final = 9
+_LAST: Final = {
+    ApiKey.PRODUCE: 9,
+    ApiKey.CREATE_DELEGATION_TOKEN: 2,
+    ApiKey.RENEW_DELEGATION_TOKEN: 2,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: 2,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: 2,
+}
+"""APIs whose last field it is -> the first flexible version, which ends with a byte for tags."""
 _API_BYTES: Final = 6
 _API_BYTES_FLEXIBLE: Final = 7
 _API_VERSIONS_FLEXIBLE: Final = 3
@@ -41,9 +48,9 @@ def _has_field(api_key: int, version: int) -> bool:
 
 
 def _position(api_key: int, version: int, buffers: Sequence[Body]) -> tuple[int, int]:
-    """Which buffer has the field, and where: it is the first field but for these three."""
-    if api_key == ApiKey.PRODUCE:  # the last field; nothing is tagged
-        end = len(buffers[-1]) - (1 if version >= _OLD_PRODUCE_FLEXIBLE else 0)
+    """Which buffer has the field, and where: it is the first field but for these."""
+    if api_key in _LAST:  # nothing is tagged
+        end = len(buffers[-1]) - (1 if version >= _LAST[ApiKey(api_key)] else 0)
         return len(buffers) - 1, end - _INT32.size
     if api_key == ApiKey.API_VERSIONS:  # behind the list of APIs
         return 0, _behind_apis(version, buffers[0])
