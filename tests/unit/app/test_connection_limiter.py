@@ -36,6 +36,8 @@ async def listening() -> AsyncIterator[int]:
     sock = socket.create_server(("127.0.0.1", 0))
     context: Any = SimpleNamespace(
         settings=Settings(),
+        security=None,
+        audit=None,
         broker_lease=SimpleNamespace(cluster_id="c1", node_id=1),
     )
     admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, context)

@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.http.console.rendering import commands, number, rendered, size, sparkline, url, when, with_times, words
 
-ANONYMOUS = {"who": "anonymous", "csrf": "", "operator": False, "operators": False, "notice": ""}
+ANONYMOUS = {"who": "anonymous", "csrf": "", "operator": False, "operators": False, "notice": "", "bound": False}
 NASTY = "<script>alert('x')</script>&\"/../%2e%2e?#`"
 
 

@@ -118,12 +118,12 @@ def test_parsed_config_value_is_stable_and_effective(name: str, value: str) -> N
 
 
 def test_broker_shows_its_settings_and_no_password() -> None:
-    settings = Settings(redis_url="redis://user:secret@h:1/0", port=1234)
+    settings = Settings(redis_url="redis://user:hunter2@h:1/0", port=1234)
     described = {one.name: one for one in configs.describe_broker(settings)}
 
     assert (described["port"].value, described["port"].source) == ("1234", Source.STATIC_BROKER)
     assert described["auto.create.topics.enable"].value == "true"
-    assert "secret" not in repr(described)
+    assert "hunter2" not in repr(described)
 
 
 @given(
