@@ -117,7 +117,8 @@ class KafkaPeer:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                socket.create_connection(("127.0.0.1", self.port), 0.5).close()
+                for port in (self.port, *(port for _, port in self._listeners.values())):
+                    socket.create_connection(("127.0.0.1", port), 0.5).close()
                 return
             except OSError:
                 time.sleep(0.1)

@@ -144,6 +144,8 @@ async def _created(address: str, all_users: list[User]) -> Mapping[str, UUID]:
         }
         commit = next(call for call in CALLS if call.name == "OffsetCommit")
         begin = next(call for call in CALLS if call.name == "InitProducerId, transactional")
+        for key_type in (0, 1):  # Kafka creates its internal topics at the first question for a coordinator
+            await admin.ask(request(10, 4, key_type=key_type, coordinator_keys=["any"]))
         for user in all_users:
             own = user.resources(UUID(int=0), present=True)
             while (await admin.ask(commit.build(own))).topics[0].partitions[0].error_code is not ErrorCode.none:
