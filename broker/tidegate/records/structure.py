@@ -1,8 +1,8 @@
 """Check the structure of a records area: every record complete, at its offset, no bytes after the last.
 
 A correct CRC says nothing about the contents. A malformed batch in the log would stop every consumer of its partition,
-so it is refused at Produce. The check reads lengths and offsets only: 0.6-0.8 us a record whatever its size,
-7 ms for a MB of records of 100 bytes. Source: Kafka's LogValidator, DefaultRecord.readFrom.
+so it is refused at Produce. The check reads lengths and offsets only: 0.6-0.8 us a record whatever its size, and some
+5 us for a whole run of records of equal size. Source: Kafka's LogValidator, DefaultRecord.readFrom.
 """
 
 from __future__ import annotations
@@ -15,20 +15,110 @@ _COPIED_BYTES_MAX: Final = 1 << 20
 """Areas up to this size are copied to bytes, which are indexed faster than a memoryview."""
 _COPIED_RECORD_BYTES_MAX: Final = 1 << 10
 """Mean record size up to which the copy is cheaper than indexing the memoryview."""
+_CHUNK: Final = 2
+"""Records that are walked before a run is looked for; four times as many after each time without one."""
+_RUN_MIN: Final = 8
+_DELTA_ENDS: Final = (64, 8_192, 16_384)
+"""Offset deltas below them have one, two and three bytes, as zigzag varints; larger ones are not checked in runs."""
+_DELTA_BYTES: Final = tuple(
+    tuple(
+        bytes((index << 1) >> 7 * byte & 0x7F | (0x80 if byte < last else 0) for index in range(end))
+        for byte in range(last + 1)
+    )
+    for last, end in enumerate(_DELTA_ENDS)
+)
+"""By the number of bytes less one: the first byte of each delta, the second, the third."""
+_CONTINUED: Final = bytes(range(0x80, 0x100))
+"""Bytes of a varint that are not its last."""
 _VARINT_SHIFT_MAX: Final = 28
 _VARLONG_BYTES_MAX: Final = 10
 
 
-def check_records(data: bytes | memoryview, count: int) -> None:  # noqa: C901 - calls are most of a record's cost
+def check_records(data: bytes | memoryview, count: int, walked_max: int | None = None) -> bool:
     """Check the decompressed records of a batch of `count` records. Raises InvalidRecord; IndexError if truncated.
+
+    False if more than `walked_max` records have to be walked one by one: then the rest is not checked.
+    """
+    size = len(data)
+    index = position = walked = 0
+    chunk = _CHUNK if count >= _CHUNK + _RUN_MIN else count
+    while index < count:
+        last = min(count, index + chunk)
+        walked += last - index
+        if walked_max is not None and walked > walked_max:
+            return False
+        if walked > _RUN_MIN and size <= _COPIED_BYTES_MAX and size <= count * _COPIED_RECORD_BYTES_MAX:
+            data = bytes(data)
+        start, position = _walk(data, size, index, last, position)
+        index = last
+        run = _run_length(data, size, index, count, start, position) if count - index >= _RUN_MIN else 0
+        chunk = _CHUNK if run else chunk * 4
+        index += run
+        position += run * (position - start)
+    if position != size:
+        raise InvalidRecord(f"{size - position} bytes follow the last record")
+    return True
+
+
+def _run_length(data: bytes | memoryview, size: int, index: int, count: int, start: int, position: int) -> int:
+    """How many records from `index` on have the lengths of the checked record before, which begins at `start`.
+
+    They lie at equal distances, so one slice has the same byte of all: some 10 slices check thousands of records. 0 if
+    they are few, of varying size, have headers, or are wrong in any way, which `_walk` then finds out.
+    """
+    step = position - start
+    delta_bytes = 1 + (index > _DELTA_ENDS[0]) + (index > _DELTA_ENDS[1])
+    run = min(count - index, (size - position) // step, _DELTA_ENDS[delta_bytes - 1] - index)
+    head = data[start : start + 2]
+    if run < _RUN_MIN or data[position : position + 2] != head or data[position + step : position + step + 2] != head:
+        return 0
+    try:
+        fixed, timestamp, delta = _places(data, start, delta_bytes)
+    except (InvalidRecord, IndexError):  # its offset delta has more bytes than it needs
+        return 0
+    if fixed[-1] != step - 1 or data[start + step - 1]:
+        return 0  # headers
+
+    def column(at: int) -> bytes:
+        return bytes(data[position + at : position + run * step : step])
+
+    for at in fixed:
+        values = column(at)
+        run = min(run, len(values) - len(values.lstrip(bytes((data[start + at],)))))
+        if run < _RUN_MIN:
+            return 0
+    if not column(delta - 1).isascii() or any(column(at).translate(None, _CONTINUED) for at in timestamp[:-1]):
+        return 0  # a timestamp delta of another size
+    deltas = _DELTA_BYTES[delta_bytes - 1]
+    return run if all(column(delta + n) == byte[index : index + run] for n, byte in enumerate(deltas)) else 0
+
+
+def _places(data: bytes | memoryview, start: int, delta_bytes: int) -> tuple[list[int], range, int]:
+    """Within the record at `start`: the bytes of its lengths and of its count of headers, its timestamp delta, and the
+    first byte of its offset delta."""
+    at = _after_varlong(data, start)
+    fixed = [*range(at - start)]
+    timestamp_at = at + 1
+    delta_at = _after_varlong(data, timestamp_at)
+    at = delta_at + delta_bytes
+    for _ in range(2):  # key, value
+        length, after = _varint(data, at)
+        fixed += range(at - start, after - start)
+        at = after if length & 1 else after + (length >> 1)
+    fixed.append(at - start)
+    return fixed, range(timestamp_at - start, delta_at - start), delta_at - start
+
+
+def _walk(  # noqa: C901 - calls are most of a record's cost
+    data: bytes | memoryview, size: int, first: int, last: int, position: int
+) -> tuple[int, int]:
+    """Check records `first` to `last` (exclusive) one by one; returns the start of the last one, and its end.
 
     One-byte varints are decoded inline, longer ones by `_long`, all as unsigned values.
     """
-    size = len(data)
-    if size <= _COPIED_BYTES_MAX and size <= count * _COPIED_RECORD_BYTES_MAX:
-        data = bytes(data)
-    position = 0
-    for index in range(count):
+    start = position
+    for index in range(first, last):
+        start = position
         length = data[position]
         position += 1
         if length >= 0x80:
@@ -65,8 +155,7 @@ def check_records(data: bytes | memoryview, count: int) -> None:  # noqa: C901 -
             position += 1
         if position != end:
             raise InvalidRecord(f"the fields of record {index} do not fill it")
-    if position != size:
-        raise InvalidRecord(f"{size - position} bytes follow the last record")
+    return start, position
 
 
 def check_sizes(data: bytes | memoryview, count: int, bytes_max: int) -> None:

@@ -19,6 +19,7 @@ from tidegate.records.record import heads_of
 from tidegate.records.structure import check_records, check_sizes
 
 NO_TIMESTAMP: Final = -1
+_CUT: Final = "a record is cut"
 _ERRORS_LISTED_MAX: Final = 1_000
 OPENED_RECORDS_MAX: Final = 1_000_000
 """Bound on the records of a produced batch; each costs about 1 us to check and at least 7 bytes."""
@@ -77,7 +78,7 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
         try:
             check_records(area, batch.record_count)
         except IndexError as error:
-            raise InvalidRecord("a record is cut") from error
+            raise InvalidRecord(_CUT) from error
         if header_suffices(batch, rules):
             return batch
     return _check_heads(batch, rules, area)
@@ -109,9 +110,15 @@ def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> 
 
 
 def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch | None:
-    """`open_and_check` if the batch is small, whatever its header claims; None otherwise."""
+    """`open_and_check` if the batch is small, whatever its header claims, or of records of one size; None otherwise."""
     if INLINE_RECORDS_MAX < batch.record_count <= OPENED_RECORDS_MAX:
-        return None
+        if batch.attributes & CODEC_BITS or not rules.structure or not header_suffices(batch, rules):
+            return None
+        try:
+            checked = check_records(batch.buffer[HEADER_BYTES:], batch.record_count, INLINE_RECORDS_MAX)
+        except IndexError as error:
+            raise InvalidRecord(_CUT) from error
+        return batch if checked else None
     try:
         return open_and_check(batch, rules, min(INLINE_BYTES_MAX, opened_bytes_max))
     except RecordsTooLarge:

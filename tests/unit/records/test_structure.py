@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptMessage, InvalidRecord
+from tidegate.records import structure
 from tidegate.records.batch import Batch, Codec
 from tidegate.records.build import NewRecord, build_batch, encode_record
 from tidegate.records.compression import compress
@@ -100,3 +101,64 @@ def test_check_records_what_is_accepted_can_be_read(built: list[NewRecord], data
         return
     read = read_records(damaged)
     assert [record.offset for record in read] == list(range(len(built)))
+
+
+SAME = st.builds(
+    lambda size, keyed, step, count: [
+        NewRecord(b"v" * size, b"k" * 9 if keyed else None, timestamp=1_000 + index * step) for index in range(count)
+    ],
+    st.integers(0, 200),
+    st.booleans(),
+    st.sampled_from([0, 1, 7, 100, 100_000]),
+    st.integers(8, 140),
+)
+
+
+@given(SAME, st.data())
+@settings(max_examples=400)
+def test_check_records_runs_are_judged_as_their_records(built: list[NewRecord], data: st.DataObject):
+    batch = bytearray(build_batch(built))
+    for _ in range(data.draw(st.integers(0, 2))):
+        batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    area = bytes(batch[61:])
+
+    assert judged(area, len(built), in_runs=True) == judged(area, len(built), in_runs=False)
+
+
+def judged(area: bytes, count: int, *, in_runs: bool) -> str:
+    try:
+        if in_runs:
+            check_records(memoryview(area), count)
+        else:
+            _, end = structure._walk(area, len(area), 0, count, 0)
+            if end != len(area):
+                raise InvalidRecord("bytes follow")
+    except (InvalidRecord, IndexError):
+        return "refused"
+    return "taken"
+
+
+@pytest.mark.parametrize("count", [8, 64, 65, 66, 72, 8_191, 8_192, 8_193, 8_300, 16_384])
+@pytest.mark.parametrize("wrong", [None, 0, -1])
+def test_check_records_of_one_size_by_their_deltas(count: int, wrong: int | None):
+    area = [encode_record(NewRecord(b"v" * 90), delta, 0) for delta in range(count)]
+    if wrong is not None:
+        area[wrong] = encode_record(NewRecord(b"v" * 90), count // 2 + 1, 0)
+
+    assert judged(b"".join(area), count, in_runs=True) == ("taken" if wrong is None else "refused")
+
+
+def test_check_records_delta_with_more_bytes_than_it_needs_is_taken():
+    longer = b"\x12\x00\x00\x82\x00\x01\x04vv\x00"  # record 1: its delta has two bytes
+    area = encode_record(NewRecord(b"vv"), 0, 0) + longer
+    area += b"".join(encode_record(NewRecord(b"vv"), delta, 0) for delta in range(2, 20))
+
+    assert judged(area, 20, in_runs=True) == judged(area, 20, in_runs=False) == "taken"
+
+
+def test_open_inline_large_batch_of_records_of_one_size_needs_no_thread():
+    same = Batch.parse(build_batch([NewRecord(b"v" * 100)] * 10_000))
+    varied = Batch.parse(build_batch([NewRecord(b"v" * (index % 7)) for index in range(10_000)]))
+
+    assert open_inline(same, RULES, BYTES_MAX) is same
+    assert open_inline(varied, RULES, BYTES_MAX) is None
