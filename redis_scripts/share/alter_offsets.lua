@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ Set the start offsets of share-partitions of a group without members; a missing group is created.
+--[[ Set the start offsets of share-partitions of a group without members; the first offset creates a missing group.
 
 KEYS[1]     group      hash  id, type, state
 KEYS[2]     shares     hash  share-partitions of the group: <topic id in hex>:<partition> -> topic name
@@ -18,7 +18,7 @@ local call, group, now = redis.call, KEYS[1], string.format("%.0f", now_ms())
 local found = call("HMGET", group, "type", "state")
 if found[1] and found[1] ~= "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
 if found[2] and found[2] ~= "Empty" then return { ERROR.NON_EMPTY_GROUP } end
-if not found[1] then
+if not found[1] and #KEYS > 3 then
   local id, locator, org = string.match(ARGV[2], "^(%S+) (([^/]+)/%S+)$")
   call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "share", "state", "Empty",
     "prev_state", "Dead", "generation", "0", "version", "1", "state_since", now, "created", now, "reason", "",

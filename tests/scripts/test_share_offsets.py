@@ -112,6 +112,14 @@ async def test_scenario_50_alter_creates_a_group(shares: ShareWorld) -> None:
     assert await a.fetch(0) == "3-4x1"
 
 
+async def test_altered_offsets_of_unknown_partitions_create_no_group(shares: ShareWorld) -> None:
+    assert await altered(shares, ("none", 0, 3), ("t1", 9, 3)) == (
+        "UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_OR_PARTITION"
+    )
+    assert await deleted(shares, "t1") == NOT_FOUND
+    assert await deleted_group(shares) == NOT_FOUND
+
+
 async def test_scenario_51_delete_offsets(shares: ShareWorld) -> None:
     a = shares.member("a")
     assert await deleted(shares, "t1") == NOT_FOUND

@@ -123,7 +123,7 @@ def _described(
 
 @api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
 async def alter_offsets(call: Call, request: Any) -> Any:
-    """Set start offsets of a group without members, and drop its records in flight; a missing group is created."""
+    """Set start offsets of a group without members and drop its records in flight; the first one creates a group."""
     keys = _keys(call, request.group_id)
     await _expire(call, keys)
     changes: list[tuple[SharePartition, str, int]] = []
