@@ -178,7 +178,7 @@ async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedT
     async for topic, missing in in_slices(_found(catalog, question), SLICE):
         count += 1
         if topic is None:
-            parts.append(writer.topic(_no_topic(*missing, refreshed)))
+            parts.append(writer.topic(_no_topic(*missing, refreshed, operations)))
             continue
         empty = _topic(topic, nameable, epoch, operations, partition_count=0)
         before, after = writer.around_partitions(empty, topic.partition_count)
@@ -244,7 +244,7 @@ def _topics(
     """One entry per topic, even if requested repeatedly."""
     operations = TOPIC_OPERATIONS if question.operations[0] else NO_OPERATIONS
     for found, (name, topic_id) in _found(catalog, question):
-        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, refreshed)
+        yield _topic(found, nameable, epoch, operations) if found else _no_topic(name, topic_id, refreshed, operations)
 
 
 def _topic(
@@ -277,7 +277,9 @@ def _partition(index: int, leader_id: int, epoch: int) -> MetadataResponsePartit
     return MetadataResponsePartition(**values)
 
 
-def _no_topic(name: str | None, topic_id: UUID | None, refreshed: RefreshedTopics) -> MetadataResponseTopic:
+def _no_topic(
+    name: str | None, topic_id: UUID | None, refreshed: RefreshedTopics, operations: int
+) -> MetadataResponseTopic:
     key = topic_id or name or ""
     if topic_id:
         code = ErrorCode.unknown_topic_id
@@ -290,6 +292,7 @@ def _no_topic(name: str | None, topic_id: UUID | None, refreshed: RefreshedTopic
         "name": name,
         "topic_id": topic_id,
         "partitions": (),
+        "topic_authorized_operations": NO_OPERATIONS if topic_id else operations,
     }
     return MetadataResponseTopic(**values)
 

@@ -78,7 +78,13 @@ def _names_of(call: Call, request: Any) -> tuple[list[str], int]:
 def _missing(name: str) -> DescribeTopicPartitionsResponseTopic:
     legal = names.is_legal(name)
     code = ErrorCode.unknown_topic_or_partition if legal else ErrorCode.invalid_topic_exception
-    values: dict[str, Any] = {"error_code": code, "name": name, "topic_id": None, "partitions": ()}
+    values: dict[str, Any] = {
+        "error_code": code,
+        "name": name,
+        "topic_id": None,
+        "partitions": (),
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
     return DescribeTopicPartitionsResponseTopic(**values)
 
 

@@ -58,7 +58,7 @@ def _topic_operations(access: Access, request: Any, response: Any) -> Any:
     if request.include_topic_authorized_operations:
         values["topics"] = tuple(
             dataclasses.replace(topic, topic_authorized_operations=access.operations(ResourceType.TOPIC, topic.name))
-            if topic.error_code is ErrorCode.none and topic.name
+            if topic.name and topic.error_code is not ErrorCode.topic_authorization_failed
             else topic
             for topic in response.topics
         )
@@ -73,7 +73,7 @@ def _partition_operations(access: Access, request: Any, response: Any) -> Any:
     """The same for DescribeTopicPartitions, which always has them."""
     topics = tuple(
         dataclasses.replace(topic, topic_authorized_operations=access.operations(ResourceType.TOPIC, topic.name))
-        if topic.error_code is ErrorCode.none
+        if topic.error_code is not ErrorCode.topic_authorization_failed
         else topic
         for topic in response.topics
     )
@@ -125,6 +125,9 @@ FILTERS: Final[dict[int, Filter]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Filter(lambda request: True, _partition_operations),
     ApiKey.CREATE_TOPICS: Filter(lambda request: True, _created_configs),
     ApiKey.DESCRIBE_GROUPS: Filter(lambda request: request.include_authorized_operations, _group_operations),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
+    ApiKey.SHARE_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
+    ApiKey.STREAMS_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
     ApiKey.DESCRIBE_CLUSTER: Filter(lambda request: request.include_cluster_authorized_operations, _cluster_operations),
 }
 """API key -> its filter."""
