@@ -83,7 +83,7 @@ async def _elected(call: Call, name: str, index: int) -> PartitionResult:
     last=1,
     away=ErrorCode.request_timed_out,
     safe_late=True,
-    error=at_top(allow_replication_factor_change=True, responses=()),
+    error=error_responses.alter_partition_reassignments,
 )
 async def alter_partition_reassignments(call: Call, request: Any) -> AlterPartitionReassignmentsResponse:
     """Accept the replicas that a partition has; refuse others, and cancellations (null), with a reason (KIP-455)."""

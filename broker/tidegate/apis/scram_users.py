@@ -16,7 +16,6 @@ from tidegate.apis.registry import api
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
 from tidegate.protocol.versions import Fields
 from tidegate.security.errors import (
     DuplicateResource,
@@ -36,7 +35,7 @@ _SALT_BYTES_MIN: Final = 12
 _AT_ONCE: Final = 16
 
 
-@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, first=0, last=0, safe_late=True, error=at_top(results=()))
+@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, first=0, last=0, safe_late=True, error=error_responses.describe_users)
 async def describe_user_scram_credentials(call: Call, request: Any) -> Any:
     """The mechanisms and iterations of users; null or no names: of all."""
     security = _security(call)

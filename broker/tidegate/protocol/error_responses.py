@@ -46,6 +46,16 @@ def fetch_refusal(request: Any, code: ErrorCode) -> Any:
     return Fields(whole, error_code=ErrorCode.none, session_id=0, node_endpoints=())
 
 
+def offset_fetch_refusal(request: Any, code: ErrorCode) -> Any:
+    """Of a denied topic: the error at each partition. Of a denied group: from v8 on only the group has it."""
+    whole = offset_fetch(request, code)
+    if code is ErrorCode.topic_authorization_failed:
+        return Fields(whole, groups=tuple(Fields(group, error_code=ErrorCode.none) for group in whole.groups))
+    if request.__version__ < 8:
+        return whole
+    return Fields(whole, groups=tuple(Fields(group, topics=()) for group in whole.groups))
+
+
 def offset_fetch(request: Any, code: ErrorCode) -> Any:
     """Set the error on the group and on every partition: some clients check partitions only, and would lose offsets."""
 
@@ -186,6 +196,13 @@ def alter_users(request: Any, code: ErrorCode) -> Any:
     return Fields(throttle_time=NO_TIME, results=results)
 
 
+def describe_users(request: Any, code: ErrorCode) -> Any:
+    results = tuple(
+        Fields(user=one.name, error_code=code, error_message=None, credential_infos=()) for one in request.users or ()
+    )
+    return Fields(throttle_time=NO_TIME, error_code=code, error_message=None, results=results)
+
+
 def write_txn_markers(request: Any, code: ErrorCode) -> Any:
     def partitions(topic: Any) -> tuple[Any, ...]:
         return tuple(Fields(partition_index=index, error_code=code) for index in topic.partition_indexes)
@@ -278,6 +295,11 @@ def describe_transactions(request: Any, code: ErrorCode) -> Any:
     )
 
 
+def alter_partition_reassignments(request: Any, code: ErrorCode) -> Any:
+    whole = _REASSIGNED_PARTITIONS(request, code)
+    return Fields(whole, error_message=None, allow_replication_factor_change=True)
+
+
 def produce(request: Any, code: ErrorCode) -> Any:
     """From v10 on a partition has a `current_leader`; set its default."""
     whole = _PRODUCE_PARTITIONS(request, code)
@@ -328,6 +350,13 @@ list_offsets = per_partition(
     leader_epoch=-1,
 )
 offset_commit = per_partition("topics", "partitions", "partition_index", "topics", "partition_index", "partitions")
+offset_delete_refusal = per_partition(
+    "topics", "partitions", "partition_index", "topics", "partition_index", "partitions"
+)
+"""The answer to a part of an OffsetDelete."""
+_REASSIGNED_PARTITIONS = per_partition(
+    "topics", "partitions", "partition_index", "responses", "partition_index", "partitions", error_message=None
+)
 delete_topics = each("topics", "responses", as_named)
 delete_records = per_partition(
     "topics", "partitions", "partition_index", "topics", "partition_index", "partitions", low_watermark=-1

@@ -21,7 +21,7 @@ from tidegate.apis.slices import SLICE
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import fetch_refusal
+from tidegate.protocol.error_responses import fetch_refusal, offset_delete_refusal, offset_fetch_refusal
 from tidegate.protocol.produce_request import read_produce
 from tidegate.protocol.schema_walk import DecodeError
 from tidegate.protocol.versions import Fields, is_old
@@ -38,6 +38,12 @@ _LISTS: Final = frozenset(
     {"coordinators", "groups", "resources", "responses", "results", "topics", "transaction_states"}
 )
 """Fields of responses that hold one answer for each thing that the request names."""
+_REFUSALS: Final[dict[int, Callable[[Any, ErrorCode], Any]]] = {
+    ApiKey.FETCH: fetch_refusal,
+    ApiKey.OFFSET_DELETE: offset_delete_refusal,
+    ApiKey.OFFSET_FETCH: offset_fetch_refusal,
+}
+"""API key -> the answer to a denied part, where it is not that of a whole request."""
 
 
 class Authorization:
@@ -215,8 +221,9 @@ def _answer(access: Access, api_key: int, request: Any, answer: Any, denied: Seq
     for refused, code in denied:
         bodies.append(codec.encode(api_key, version, _refusal(api_key, refused, code)))
     whole, *others = [read(body, 0)[0] for body in bodies]
-    for other in others:
-        whole = _joined(whole, other)
+    if getattr(whole, "error_code", ErrorCode.none) is ErrorCode.none:
+        for other in others:
+            whole = _joined(whole, other)
     if hide is not None and answer is not None:
         whole = hide.apply(access, request, whole)
     return codec.written(entity, whole)
@@ -230,13 +237,9 @@ def _bytes(api_key: int, version: int, answer: Any) -> bytes:
 
 def _refusal(api_key: int, request: Any, code: ErrorCode) -> Any:
     """The answer to the denied part: its code stands at each thing, never at the top."""
-    if api_key == ApiKey.FETCH:
-        return fetch_refusal(request, code)
-    refusal = error_response(api_key, request, code)
-    if api_key == ApiKey.OFFSET_FETCH and code is ErrorCode.topic_authorization_failed:
-        groups = tuple(Fields(group, error_code=ErrorCode.none) for group in refusal.groups)
-        return Fields(refusal, groups=groups)
-    return Fields(refusal, error_code=ErrorCode.none)
+    refusal = _REFUSALS.get(api_key)
+    answer = error_response(api_key, request, code) if refusal is None else refusal(request, code)
+    return Fields(answer, error_code=ErrorCode.none)
 
 
 def _joined(first: Any, second: Any) -> Any:
