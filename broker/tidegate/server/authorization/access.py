@@ -95,8 +95,20 @@ class Access:
         return self._authorizer.operations(self._requester, resource_type, name)
 
     def cluster_operations(self) -> int:
-        """The same for the cluster."""
+        """The same for the cluster; none without DESCRIBE of it."""
+        if not self.cluster(Operation.DESCRIBE):
+            return 0
         return self._authorizer.operations(self._requester, _CLUSTER)
+
+    def creates_topics(self, request: Any) -> bool:
+        """Whether the request creates the topics that it names and that do not exist."""
+        if self.call.api_key != ApiKey.METADATA or not request.allow_auto_topic_creation:
+            return False
+        return self.call.context.settings.auto_create_topics_enable
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a topic of that name, once `unresolved` names were looked up."""
+        return self.catalog.get(self.call.org, name) is not None
 
     def name_of(self, topic: Any) -> str | None:
         """The name of a topic in a request; None if its id is not known, which is then the handler's to answer."""
@@ -116,13 +128,13 @@ class Access:
             ids = [UUID(bytes=key) for key, _ in request.topics if isinstance(key, bytes)]
             return [one for one in ids if self.name_of_id(one) is None]
         found: list[str | UUID] = []
-        creates = self.call.api_key == ApiKey.METADATA and request.allow_auto_topic_creation
+        by_name = self.call.api_key == ApiKey.DELETE_TOPICS or self.creates_topics(request)
         for topic in self._topics(request):
             topic_id = getattr(topic, "topic_id", None)
             if topic_id is not None and topic_id.int:
                 if self.name_of_id(topic_id) is None:
                     found.append(topic_id)
-            elif creates and self.catalog.get(self.call.org, topic.name or "") is None:
+            elif by_name and not self.exists(topic.name or ""):
                 found.append(topic.name or "")
         return found
 

@@ -77,6 +77,14 @@ def _of_group(operation: Operation, then: Rule | None = None) -> Rule:
     return rule
 
 
+def _offset_delete(access: Access, request: Any) -> Verdict | None:
+    """DELETE of the group, READ of each topic. Without any topic the handler still says whether there is the group."""
+    verdict = _of_group(Operation.DELETE, _topics(Operation.READ))(access, request)
+    if verdict is not None and verdict.allowed is None:
+        verdict.allowed = Fields(request, topics=())
+    return verdict
+
+
 def _of_cluster(operation: Operation) -> Rule:
     def rule(access: Access, request: Any) -> None:
         if not access.cluster(operation):
@@ -139,30 +147,31 @@ class _TheseTopics(tuple[Any, ...]):
 
 
 def _metadata(access: Access, request: Any) -> Verdict | None:
-    """DESCRIBE for each topic; "all topics" are those; creating one needs CREATE of the topic or the cluster."""
+    """DESCRIBE for each topic; "all topics" are those; one that would be created needs CREATE of it or the cluster."""
     if request.topics is None or (access.call.version == 0 and not request.topics):
         names = (topic.name for topic in access.catalog.topics(access.call.org))
         allowed = [Fields(name=name, topic_id=None) for name in names if access.topic(Operation.DESCRIBE, name)]
         return Verdict(Fields(request, topics=_TheseTopics(allowed)), [])
-    verdict = _described(access, request)
+    verdict = _split("topics", _metadata_topic(access.creates_topics(request)))(access, request)
     if verdict is not None and verdict.allowed is None:
         verdict.allowed = Fields(request, topics=_TheseTopics())  # it still asks for the brokers
     return verdict
 
 
-def _metadata_topic(access: Access, topic: Any) -> ErrorCode:
-    name = access.name_of(topic)
-    if name is None:
-        return NONE
-    if not access.topic(Operation.DESCRIBE, name):
-        return TOPIC_DENIED if topic.name else ErrorCode.unknown_topic_id
-    exists = access.catalog.get(access.call.org, name) is not None
-    if exists or access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name):
-        return NONE
-    return TOPIC_DENIED if access.call.api_key == ApiKey.METADATA else NONE
+def _metadata_topic(creates: bool) -> CodeOf:
+    def code_of(access: Access, topic: Any) -> ErrorCode:
+        name = access.name_of(topic)
+        if name is None:
+            return NONE
+        if not access.topic(Operation.DESCRIBE, name):
+            return TOPIC_DENIED if topic.name else ErrorCode.unknown_topic_id
+        return NONE if not creates or access.exists(name) or _may_create(access, name) else TOPIC_DENIED
+
+    return code_of
 
 
-_described: Final = _split("topics", _metadata_topic)
+def _may_create(access: Access, name: str) -> bool:
+    return access.cluster(Operation.CREATE) or access.topic(Operation.CREATE, name)
 
 
 def _describe_topic_partitions(access: Access, request: Any) -> Verdict | None:
@@ -224,22 +233,14 @@ def _groups(operation: Operation, field: str) -> Rule:
     return _split(field, lambda access, group_id: NONE if access.group(operation, group_id) else GROUP_DENIED)
 
 
-def _create_topics(access: Access, request: Any) -> Verdict | None:
-    return None if access.cluster(Operation.CREATE) else _created(access, request)
-
-
-_created: Final = _split(
-    "topics", lambda access, topic: NONE if access.topic(Operation.CREATE, topic.name) else TOPIC_DENIED
-)
-
-
 def _deleted_topic(access: Access, topic: Any) -> ErrorCode:
-    """A topic whose name the client may not know is as if it did not exist when it is named by its id."""
+    """A client with DESCRIBE learns that there is no topic; a topic that it may not see has no id."""
     name = access.name_of(topic)
     if name is None or access.topic(Operation.DELETE, name):
         return NONE
-    hidden = not topic.name and not access.topic(Operation.DESCRIBE, name)
-    return ErrorCode.unknown_topic_id if hidden else TOPIC_DENIED
+    if not access.topic(Operation.DESCRIBE, name):
+        return TOPIC_DENIED if topic.name else ErrorCode.unknown_topic_id
+    return TOPIC_DENIED if access.exists(name) else ErrorCode.unknown_topic_or_partition
 
 
 def _delete_topics(access: Access, request: Any) -> Verdict | None:
@@ -276,8 +277,7 @@ def _add_partitions_to_transactions(access: Access, request: Any) -> None:
 
 
 def _described_transaction(access: Access, transactional_id: str) -> ErrorCode:
-    may = access.transactional_id(Operation.DESCRIBE, transactional_id)
-    return NONE if may else TRANSACTIONAL_ID_DENIED
+    return NONE if access.transactional_id(Operation.DESCRIBE, transactional_id) else TRANSACTIONAL_ID_DENIED
 
 
 def _share_session(access: Access, request: Any) -> None:
@@ -336,7 +336,9 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.LIST_GROUPS: _free,
     ApiKey.SASL_HANDSHAKE: _free,
     ApiKey.API_VERSIONS: _free,
-    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.CREATE_TOPICS: _split(
+        "topics", lambda access, topic: NONE if _may_create(access, topic.name) else TOPIC_DENIED
+    ),
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.DELETE_RECORDS: _topics(Operation.DELETE),
@@ -377,7 +379,7 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: _free,
     ApiKey.DELETE_GROUPS: _groups(Operation.DELETE, "groups_names"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _split("resources", _configs(Operation.ALTER_CONFIGS)),
-    ApiKey.OFFSET_DELETE: _of_group(Operation.DELETE, _topics(Operation.READ)),
+    ApiKey.OFFSET_DELETE: _offset_delete,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _of_cluster(Operation.DESCRIBE_CONFIGS),
     ApiKey.ALTER_CLIENT_QUOTAS: _of_cluster(Operation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_cluster(Operation.DESCRIBE),

@@ -1,0 +1,204 @@
+"""What clients are answered whose rights are for a part of a request, as Apache Kafka answers them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode as E
+
+from tests.scripts.test_security_scenarios import (
+    CLUSTER,
+    GROUP,
+    NONE,
+    READ,
+    TOPIC,
+    WAIT,
+    Listener,
+    _create_rules,
+    _create_topics,
+    _rule,
+    listening,
+)
+from tests.support.valkey import ValkeyServer
+from tests.support.whole_broker import request
+from tests.support.wire import RawClient
+
+CREATE, DELETE, DESCRIBE, CLUSTER_ACTION = 5, 6, 8, 9
+NO_OPERATIONS = -(1 << 31)
+
+
+@pytest.fixture
+async def listener(valkey: ValkeyServer) -> AsyncIterator[Listener]:
+    async with listening(valkey, auto_create_topics_enable=False) as opened:
+        yield opened
+
+
+async def _user(listener: Listener, *rules: Any, topics: tuple[str, ...] = ("t",)) -> RawClient:
+    """A user with these rules, in a cluster with these topics."""
+    admin = await listener.login("admin")
+    assert set(await _create_topics(admin, *topics)) == {NONE}
+    assert set(await _create_rules(admin, *rules)) <= {NONE}
+    return await listener.login("u")
+
+
+def _partition(kind: str, **values: Any) -> dict[str, Any]:
+    return {"kind": kind, "partition_index": 0, **values}
+
+
+async def _commit(client: RawClient, group: str) -> None:
+    topic = {
+        "kind": "OffsetCommitRequestTopic", "name": "t",
+        "partitions": [_partition("OffsetCommitRequestPartition", committed_offset=1, committed_metadata="")],
+    }  # fmt: skip
+    answer = await client.ask(request(8, 8, group_id=group, member_id="", topics=[topic]))
+    assert answer.topics[0].partitions[0].error_code is NONE
+
+
+async def _offset_delete(client: RawClient, group: str, *topics: str) -> tuple[E, dict[str, E]]:
+    asked = [
+        {"kind": "OffsetDeleteRequestTopic", "name": name, "partitions": [_partition("OffsetDeleteRequestPartition")]}
+        for name in topics
+    ]
+    answer = await client.ask(request(47, 0, group_id=group, topics=asked))
+    return answer.error_code, {one.name: one.partitions[0].error_code for one in answer.topics}
+
+
+async def test_offset_delete_says_which_topics_are_denied(listener: Listener) -> None:
+    rules = (_rule(GROUP, "g", DELETE), _rule(GROUP, "absent", DELETE), _rule(TOPIC, "t", READ))
+    user = await _user(listener, *rules, topics=("t", "denied"))
+    await _commit(await listener.login("admin"), "g")
+
+    denied = E.topic_authorization_failed
+    assert await _offset_delete(user, "g", "denied") == (NONE, {"denied": denied})
+    assert await _offset_delete(user, "g", "t", "denied") == (NONE, {"t": NONE, "denied": denied})
+    for topics in (("denied",), ("t", "denied")):
+        assert await _offset_delete(user, "absent", *topics) == (E.group_id_not_found, {})
+    assert await _offset_delete(user, "other", "t") == (E.group_authorization_failed, {})
+
+
+async def _cluster_operations(client: RawClient) -> list[int]:
+    """Of DescribeCluster and of Metadata."""
+    described = await client.ask(request(60, 1, include_cluster_authorized_operations=True))
+    metadata = await client.ask(request(
+        3, 9, topics=[], allow_auto_topic_creation=False, include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=False,
+    ))  # fmt: skip
+    return [described.cluster_authorized_operations, metadata.cluster_authorized_operations]
+
+
+async def test_operations_of_the_cluster_need_describe(listener: Listener) -> None:
+    user = await _user(listener, _rule(CLUSTER, "kafka-cluster", CLUSTER_ACTION))
+    assert await _cluster_operations(user) == [0, 0]
+
+    admin = await listener.login("admin")
+    assert await _create_rules(admin, _rule(CLUSTER, "kafka-cluster", DESCRIBE)) == [NONE]
+    assert await _cluster_operations(user) == [1 << CLUSTER_ACTION | 1 << DESCRIBE] * 2
+
+
+async def _metadata(client: RawClient, name: str, *, create: bool = False) -> tuple[E, int]:
+    topic = {"kind": "MetadataRequestTopic", "topic_id": None, "name": name}
+    asked = request(
+        3, 12, topics=[topic], allow_auto_topic_creation=create, include_topic_authorized_operations=True
+    )  # fmt: skip
+    (one,) = (await client.ask(asked)).topics
+    return one.error_code, one.topic_authorized_operations
+
+
+async def _topic_partitions(client: RawClient, name: str) -> tuple[E, int]:
+    (one,) = (await client.ask(request(75, 0, topics=[{"kind": "TopicRequest", "name": name}]))).topics
+    return one.error_code, one.topic_authorized_operations
+
+
+async def test_absent_topics_are_described_to_those_who_may_describe_them(listener: Listener) -> None:
+    user = await _user(listener, _rule(TOPIC, "a-", READ, prefixed=True))
+    readable, denied = 1 << READ | 1 << DESCRIBE, (E.topic_authorization_failed, NO_OPERATIONS)
+    every = 0b1101_1111_1000
+    for ask in (_metadata, _topic_partitions):
+        assert await ask(user, "a-absent") == (E.unknown_topic_or_partition, readable)
+        assert await ask(user, "b-absent") == denied
+        assert await ask(await listener.login("admin"), "a-absent") == (E.unknown_topic_or_partition, every)
+    assert await _metadata(user, "a-absent", create=True) == (E.unknown_topic_or_partition, readable)
+
+
+async def test_topics_that_would_be_created_need_create(valkey: ValkeyServer) -> None:
+    async with listening(valkey, auto_create_topics_enable=True) as listener:
+        user = await _user(listener, _rule(TOPIC, "a-", READ, prefixed=True))
+        code, _ = await _metadata(user, "a-1")
+        assert code is E.unknown_topic_or_partition
+        code, _ = await _metadata(user, "a-1", create=True)
+        assert code is E.topic_authorization_failed
+        assert await _create_rules(await listener.login("admin"), _rule(TOPIC, "a-1", CREATE)) == [NONE]
+        code, _ = await _metadata(user, "a-1", create=True)
+        assert code is NONE
+
+
+async def test_delete_topics_says_that_a_topic_is_absent_to_those_who_may_describe_it(listener: Listener) -> None:
+    user = await _user(listener, _rule(TOPIC, "a-", DESCRIBE, prefixed=True), topics=("a-present", "t"))
+    asked = ("a-present", "a-absent", "b-absent")
+    states = [{"kind": "DeleteTopicState", "name": name, "topic_id": None} for name in asked]
+    answer = await user.ask(request(20, 6, topics=states, timeout=WAIT))
+    assert {one.name: one.error_code for one in answer.responses} == {
+        "a-present": E.topic_authorization_failed,
+        "a-absent": E.unknown_topic_or_partition,
+        "b-absent": E.topic_authorization_failed,
+    }
+
+
+async def test_id_of_a_topic_that_is_not_to_be_seen_is_unknown(listener: Listener) -> None:
+    admin = await listener.login("admin")
+    for operation, expected in ((CREATE, E.unknown_topic_id), (DESCRIBE, E.topic_authorization_failed)):
+        name = f"t-{operation}"
+        user = await _user(listener, _rule(TOPIC, name, operation), topics=(name,))
+        asked = {"kind": "MetadataRequestTopic", "topic_id": None, "name": name}
+        values = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        (topic,) = (await admin.ask(request(3, 12, topics=[asked], **values))).topics
+        by_id = asked | {"topic_id": topic.topic_id, "name": None}
+        (seen,) = (await user.ask(request(3, 12, topics=[by_id], **values))).topics
+        assert seen.error_code is (NONE if operation == DESCRIBE else E.unknown_topic_id)
+        state = {"kind": "DeleteTopicState", "name": None, "topic_id": topic.topic_id}
+        (deleted,) = (await user.ask(request(20, 6, topics=[state], timeout=WAIT))).responses
+        assert deleted.error_code is expected
+
+
+async def test_refused_requests_repeat_the_code_for_each_thing(listener: Listener) -> None:
+    user, refused = await _user(listener), E.cluster_authorization_failed
+    users = await user.ask(request(50, 0, users=[{"kind": "UserName", "name": name} for name in ("u", "v")]))
+    assert users.error_code is refused
+    assert [(one.user, one.error_code) for one in users.results] == [("u", refused), ("v", refused)]
+    assert not (await user.ask(request(50, 0, users=None))).results
+
+    topic = {
+        "kind": "ReassignableTopic", "name": "t", "partitions": [_partition("ReassignablePartition", replicas=None)],
+    }  # fmt: skip
+    moved = await user.ask(request(45, 0, timeout=WAIT, topics=[topic]))
+    assert (moved.error_code, moved.responses[0].partitions[0].error_code) == (refused, refused)
+
+
+@pytest.mark.parametrize("version", [5, 8])
+async def test_offset_fetch_of_a_denied_group(listener: Listener, version: int) -> None:
+    """Up to v7 each partition has the code too; from v8 on the group alone, as in Kafka."""
+    user, refused = await _user(listener), E.group_authorization_failed
+    if version < 8:
+        topic = {"kind": "OffsetFetchRequestTopic", "name": "t", "partition_indexes": [0]}
+        answer = await user.ask(request(9, version, group_id="g", topics=[topic]))
+        codes = [one.error_code for topic in answer.topics for one in topic.partitions]
+        assert (answer.error_code, codes) == (refused, [refused])
+        return
+    topic = {"kind": "OffsetFetchRequestTopics", "name": "t", "partition_indexes": [0]}
+    group = {"kind": "OffsetFetchRequestGroup", "group_id": "g", "topics": [topic]}
+    (answered,) = (await user.ask(request(9, version, groups=[group]))).groups
+    assert (answered.error_code, answered.topics) == (refused, ())
+
+
+async def test_operations_of_a_consumer_group_are_those_of_the_client(listener: Listener) -> None:
+    user = await _user(listener, _rule(GROUP, "g", DESCRIBE), _rule(TOPIC, "t", DESCRIBE))
+    admin = await listener.login("admin")
+    joined = await admin.ask(request(
+        68, 1, group_id="g", member_id="A" * 22, member_epoch=0, rebalance_timeout=WAIT, subscribed_topic_names=["t"],
+        topic_partitions=[],
+    ))  # fmt: skip
+    assert joined.error_code is NONE
+    (group,) = (await user.ask(request(69, 0, group_ids=["g"], include_authorized_operations=True))).groups
+    assert (group.error_code, group.authorized_operations) == (NONE, 1 << DESCRIBE)
