@@ -238,8 +238,45 @@ def test_every_rule_is_in_the_table() -> None:
     assert not missing
 
 
-DIFFERENT: Final[dict[str, str]] = {}
-"""API -> why its answers are not Kafka's."""
+_HIDDEN_ID: Final = ("topic_authorization_failed", "unknown_topic_id")
+DIFFERENT: Final[dict[tuple[str, str], tuple[str, str]]] = {
+    # Kafka's code says that there is a topic of that id; `tested.py` has this difference for the page.
+    ("Metadata by id, present", "topics.error_code"): _HIDDEN_ID,
+    ("DeleteTopics by id, present", "responses.error_code"): _HIDDEN_ID,
+}
+"""("API, present or absent", field) -> the codes of Kafka and of Tidegate, where they are not to be alike."""
+
+
+def unlike(kafka: Table, tidegate: Table) -> list[str]:
+    """What differs and is not named, and what is named and does not differ any more."""
+    found, shown = [], set()
+    for cell, expected in kafka.items():
+        answered = tidegate[cell]
+        for field in sorted({*expected, *answered}):
+            codes = expected.get(field, []), answered.get(field, [])
+            key = cell.split(", ", 1)[1], field
+            if key in DIFFERENT and codes == tuple([code] for code in DIFFERENT[key]):
+                shown.add(key)
+            elif codes[0] != codes[1]:
+                found.append(f"{cell}, {field}: Kafka {codes[0]}, Tidegate {codes[1]}")
+    return found + [f"{', '.join(key)}: named as a difference, but alike" for key in sorted(DIFFERENT.keys() - shown)]
+
+
+def _of(cell: str, field: str, code: str) -> Table:
+    return {f"u, {name}": {field: [code if name == cell else "none"]} for name in ("A, present", "A, absent")}
+
+
+def test_only_what_is_named_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka, tidegate = _of("A, present", "error_code", "x"), _of("A, present", "error_code", "y")
+    monkeypatch.setitem(globals(), "DIFFERENT", {})
+    assert unlike(kafka, kafka) == []
+    assert unlike(kafka, tidegate) == ["u, A, present, error_code: Kafka ['x'], Tidegate ['y']"]
+
+    monkeypatch.setitem(globals(), "DIFFERENT", {("A, present", "error_code"): ("x", "y")})
+    assert unlike(kafka, tidegate) == []
+    assert len(unlike(tidegate, kafka)) == 2
+    assert unlike(kafka, kafka) == ["A, present, error_code: named as a difference, but alike"]
+    assert len(unlike(_of("A, absent", "error_code", "x"), _of("A, absent", "error_code", "y"))) == 2
 
 
 @pytest.mark.peer
@@ -253,10 +290,6 @@ def test_every_api_with_every_right_is_answered_as_by_standard_authorizer() -> N
     if report := os.environ.get("TIDEGATE_TEST_TABLE_REPORT"):
         Path(report).write_text(json.dumps({"kafka": kafka, "tidegate": tidegate}, indent=1))
     assert kafka.keys() == tidegate.keys()
-    unlike = [
-        f"{cell}: Kafka {kafka[cell]}, Tidegate {tidegate[cell]}"
-        for cell in kafka
-        if kafka[cell] != tidegate[cell] and cell.split(", ", 1)[1].rpartition(", ")[0] not in DIFFERENT
-    ]
-    print(f"{len(kafka)} cells, {len(unlike)} unlike")
-    assert not unlike, "\n".join(unlike[:200])
+    found = unlike(kafka, tidegate)
+    print(f"{len(kafka)} cells, {len(found)} unlike")
+    assert not found, "\n".join(found[:200])

@@ -68,6 +68,13 @@ TESTED: Final = (
         "scripts/test_security_scenarios.py::test_log_154_access_rules_that_are_refused",
     ),
     Tested(
+        "Metadata, DeleteTopics",
+        "the id of a topic without DESCRIBE: TOPIC_AUTHORIZATION_FAILED",
+        "UNKNOWN_TOPIC_ID",
+        "clients do not learn that there is a topic which they may not see",
+        "scripts/test_security_answers.py::test_id_of_a_topic_without_describe_is_unknown",
+    ),
+    Tested(
         "`__consumer_offsets`",
         "a transactional commit is a batch of its producer, then a marker",
         "a plain record, once the transaction is committed",
