@@ -65,7 +65,7 @@ async def _offset_delete(client: RawClient, group: str, *topics: str) -> tuple[E
     return answer.error_code, {one.name: one.partitions[0].error_code for one in answer.topics}
 
 
-async def test_offset_delete_says_which_topics_are_denied(listener: Listener) -> None:
+async def test_offset_delete_of_unauthorized_topics(listener: Listener) -> None:
     rules = (_rule(GROUP, "g", DELETE), _rule(GROUP, "absent", DELETE), _rule(TOPIC, "t", READ))
     user = await _user(listener, *rules, topics=("t", "denied"))
     await _commit(await listener.login("admin"), "g")
@@ -111,7 +111,7 @@ async def _topic_partitions(client: RawClient, name: str) -> tuple[E, int]:
     return one.error_code, one.topic_authorized_operations
 
 
-async def test_absent_topics_are_described_to_those_who_may_describe_them(listener: Listener) -> None:
+async def test_absent_topics_that_may_be_described(listener: Listener) -> None:
     user = await _user(listener, _rule(TOPIC, "a-", READ, prefixed=True))
     readable, denied = 1 << READ | 1 << DESCRIBE, (E.topic_authorization_failed, NO_OPERATIONS)
     every = 0b1101_1111_1000
@@ -134,7 +134,7 @@ async def test_topics_that_would_be_created_need_create(valkey: ValkeyServer) ->
         assert code is NONE
 
 
-async def test_delete_topics_says_that_a_topic_is_absent_to_those_who_may_describe_it(listener: Listener) -> None:
+async def test_delete_topics_of_an_absent_topic_that_may_be_described(listener: Listener) -> None:
     user = await _user(listener, _rule(TOPIC, "a-", DESCRIBE, prefixed=True), topics=("a-present", "t"))
     asked = ("a-present", "a-absent", "b-absent")
     states = [{"kind": "DeleteTopicState", "name": name, "topic_id": None} for name in asked]
@@ -146,7 +146,7 @@ async def test_delete_topics_says_that_a_topic_is_absent_to_those_who_may_descri
     }
 
 
-async def test_id_of_a_topic_that_is_not_to_be_seen_is_unknown(listener: Listener) -> None:
+async def test_id_of_a_topic_without_describe_is_unknown(listener: Listener) -> None:
     admin = await listener.login("admin")
     for operation, expected in ((CREATE, E.unknown_topic_id), (DESCRIBE, E.topic_authorization_failed)):
         name = f"t-{operation}"
@@ -155,8 +155,8 @@ async def test_id_of_a_topic_that_is_not_to_be_seen_is_unknown(listener: Listene
         values = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         (topic,) = (await admin.ask(request(3, 12, topics=[asked], **values))).topics
         by_id = asked | {"topic_id": topic.topic_id, "name": None}
-        (seen,) = (await user.ask(request(3, 12, topics=[by_id], **values))).topics
-        assert seen.error_code is (NONE if operation == DESCRIBE else E.unknown_topic_id)
+        (described,) = (await user.ask(request(3, 12, topics=[by_id], **values))).topics
+        assert described.error_code is (NONE if operation == DESCRIBE else E.unknown_topic_id)
         state = {"kind": "DeleteTopicState", "name": None, "topic_id": topic.topic_id}
         (deleted,) = (await user.ask(request(20, 6, topics=[state], timeout=WAIT))).responses
         assert deleted.error_code is expected
@@ -192,13 +192,18 @@ async def test_offset_fetch_of_a_denied_group(listener: Listener, version: int) 
     assert (answered.error_code, answered.topics) == (refused, ())
 
 
-async def test_operations_of_a_consumer_group_are_those_of_the_client(listener: Listener) -> None:
-    user = await _user(listener, _rule(GROUP, "g", DESCRIBE), _rule(TOPIC, "t", DESCRIBE))
+async def test_consumer_group_of_a_client_with_some_rights(listener: Listener) -> None:
+    """Its operations are the client's; names and partitions of topics that it may not describe are not shown."""
+    user = await _user(listener, _rule(GROUP, "g", DESCRIBE))
     admin = await listener.login("admin")
     joined = await admin.ask(request(
         68, 1, group_id="g", member_id="A" * 22, member_epoch=0, rebalance_timeout=WAIT, subscribed_topic_names=["t"],
         topic_partitions=[],
     ))  # fmt: skip
     assert joined.error_code is NONE
-    (group,) = (await user.ask(request(69, 0, group_ids=["g"], include_authorized_operations=True))).groups
-    assert (group.error_code, group.authorized_operations) == (NONE, 1 << DESCRIBE)
+    describe = request(69, 0, group_ids=["g"], include_authorized_operations=True)
+    (group,) = (await user.ask(describe)).groups
+    assert (group.error_code, group.members) == (E.topic_authorization_failed, ())
+    assert await _create_rules(admin, _rule(TOPIC, "t", DESCRIBE)) == [NONE]
+    (group,) = (await user.ask(describe)).groups
+    assert (group.error_code, group.authorized_operations, len(group.members)) == (NONE, 1 << DESCRIBE, 1)

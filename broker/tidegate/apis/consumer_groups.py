@@ -25,7 +25,14 @@ from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import GROUP_OPERATIONS
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
-from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError
+from tidegate.apis.topic_rights import may
+from tidegate.errors import (
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidRequest,
+    KafkaError,
+    TopicAuthorizationFailed,
+)
 from tidegate.groups.classic import REASON_LENGTH_MAX
 from tidegate.groups.consumer.assignors import ASSIGNORS, UNIFORM
 from tidegate.groups.consumer.decisions import Decided
@@ -47,6 +54,7 @@ from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
 from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
 
@@ -223,6 +231,9 @@ async def _describe(call: Call, group_id: Any) -> DescribedGroup:
         group = await consumers.read(keys)
         if not group.is_consumer:
             raise GroupIdNotFound(f"Group {group_id} not found.")
+        members = tuple(_members(call, group))
+        if not all(may(call, Operation.DESCRIBE, name) for name in _assigned_topics(members)):
+            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     except KafkaError as error:
         return DescribedGroup(
             error_code=error.code,
@@ -241,7 +252,7 @@ async def _describe(call: Call, group_id: Any) -> DescribedGroup:
         group_epoch=i32(group.epoch),
         assignment_epoch=i32(group.target_epoch),
         assignor_name=group.assignor or UNIFORM,
-        members=tuple(_members(call, group)),
+        members=members,
     )
 
 
@@ -260,6 +271,11 @@ def _members(call: Call, group: ConsumerGroup) -> Iterable[Member]:
             target_assignment=_assignment(call, group.targets.get(member_id, NO_PARTITIONS)),
             member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
         )
+
+
+def _assigned_topics(members: Iterable[Member]) -> set[str]:
+    assignments = (one for member in members for one in (member.assignment, member.target_assignment))
+    return {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
 
 
 def _assignment(call: Call, partitions: Iterable[Partition]) -> Assignment:
