@@ -32,6 +32,11 @@ class Resources:
     transactional_id: str
     topic_id: UUID
 
+    @property
+    def group_with_members(self) -> str:
+        """A consumer group of KIP-848 whose member has the topic."""
+        return f"{self.group}.members"
+
 
 Build = Callable[[Resources], Any]
 
@@ -270,6 +275,8 @@ CALLS: Final = (
     CallOfApi("ConsumerGroupHeartbeat", _heartbeat_848),
     CallOfApi("ConsumerGroupDescribe", lambda of: request(
         69, 0, group_ids=[of.group], include_authorized_operations=True)),
+    CallOfApi("ConsumerGroupDescribe of members", lambda of: request(
+        69, 0, group_ids=[of.group_with_members], include_authorized_operations=True)),
     CallOfApi("ListConfigResources", lambda of: request(74, 1)),
     CallOfApi("DescribeTopicPartitions", lambda of: request(75, 0, topics=[_named("TopicRequest")(of)])),
     CallOfApi("ShareGroupHeartbeat", lambda of: request(

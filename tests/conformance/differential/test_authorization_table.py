@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -161,6 +162,22 @@ async def _created(address: str, all_users: list[User]) -> Mapping[str, UUID]:
         return {topic.name.removeprefix("t."): topic.topic_id for topic in made.topics}
 
 
+async def _join_members(address: str, own: Resources) -> None:
+    """Begin the group with a member that has the topic."""
+    epoch = 0
+    async with asyncio.timeout(_WAIT_S), _client(address, "admin") as admin:
+        while True:
+            answer = await admin.ask(request(
+                68, 1, group_id=own.group_with_members, member_id="B" * 22, member_epoch=epoch,
+                rebalance_timeout=timedelta(seconds=10), subscribed_topic_names=[own.topic], topic_partitions=[],
+            ))  # fmt: skip
+            assert answer.error_code is ErrorCode.none, answer
+            if answer.assignment is not None and answer.assignment.topic_partitions:
+                return
+            epoch = answer.member_epoch
+            await asyncio.sleep(0.1)
+
+
 async def _ask(
     address: str, client: RawClient, user: User, call: CallOfApi, of: Resources
 ) -> tuple[RawClient, Outcome]:
@@ -184,6 +201,7 @@ async def table_of(address: str) -> Table:
     topic_ids = await _created(address, all_users)
     table: Table = {}
     for user in all_users:
+        await _join_members(address, user.resources(UUID(int=0), present=True))
         client = await _login(address, user.name)
         for call in CALLS:
             for present in (True, False):
