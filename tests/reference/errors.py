@@ -46,7 +46,7 @@ group and partition ([0005](decisions/0005-any-broker-serves-all.md)).
 
 ## Declared, not answered to clients
 
-They are for what [is not served](apis.md#not-served), or told by [REST](admin-http.md) and commands alone:
+They are for what [is not served](apis.md#not-served), or reported by [REST](admin-http.md) and commands alone:
 {declared}.
 """
 

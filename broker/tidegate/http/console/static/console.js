@@ -1,4 +1,4 @@
-// Tidegate's console: times in the reader's zone, countdowns, dialogs, the lag chart, and what happens when a look fails.
+// Tidegate's console: times in the reader's zone, countdowns, dialogs, the lag chart, and what happens when a refresh fails.
 (() => {
   "use strict";
   const TICK_MS = 250, CHART_MS = 10000;
@@ -41,15 +41,15 @@
   });
   setInterval(() => $$("[data-left-ms]", document).forEach(tick), TICK_MS);
 
-  // -- looks that fail: what is there stays, and says how old it is
-  let seen = new Date();
+  // -- refreshes that fail: the page keeps its contents and shows their age
+  let refreshed = new Date();
   const banner = (text) => {
     const place = document.getElementById("offline");
     if (!place) return;
     place.hidden = !text;
     if (place.textContent !== text) place.textContent = text;
   };
-  const old = (why) => banner(`${why} What you see is from ${near.format(seen)}; it is asked for again by itself.`);
+  const old = (why) => banner(`${why} What you see is from ${near.format(refreshed)}; the page tries again.`);
   const reason = async (response) => {
     const error = new DOMParser().parseFromString(await response.clone().text(), "text/html").querySelector("h1");
     return error ? `${error.textContent}.` : `The broker answered ${response.status}.`;
@@ -65,7 +65,7 @@
       event.preventDefault();
       location.reload();
     } else if (status < 500) {
-      seen = new Date();
+      refreshed = new Date();
       banner("");
     } else {
       event.preventDefault();
@@ -101,14 +101,14 @@
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const compact = new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 });
   const brief = (s) => s < 120 ? `${s} s` : s < 7200 ? `${+(s / 60).toFixed(1)} min` : `${+(s / 3600).toFixed(1)} h`;
-  const draw = (place, told) => {
+  const draw = (place, samples) => {
     place.textContent = "";
     const line = { stroke: style("--line"), width: 1 };
     const axis = { stroke: style("--muted"), grid: line, ticks: { ...line, size: 6 }, border: { ...line, show: true }, font: "12px system-ui" };
     const wide = place.clientWidth > 560; // a phone has room for the marks, not for what they are of: the legend says that
     const of = (label) => wide ? { label, labelSize: 20, labelGap: 2, labelFont: "12px system-ui" } : {};
-    const minutes = told.time_s.at(-1) - told.time_s[0] > 600;
-    const series = (scale, color, dash) => ({ scale, stroke: style(color), width: 1.75, dash, points: { show: told.time_s.length < 3 } });
+    const minutes = samples.time_s.at(-1) - samples.time_s[0] > 600;
+    const series = (scale, color, dash) => ({ scale, stroke: style(color), width: 1.75, dash, points: { show: samples.time_s.length < 3 } });
     const above = (_, __, most) => [0, Math.max(most || 0, 1) * 1.08];
     new uPlot({
       width: place.clientWidth, height: 190, legend: { show: false }, cursor: { y: false }, padding: [10, 4, 0, 0],
@@ -119,22 +119,22 @@
         { ...axis, ...of("records"), scale: "records", size: 50, values: (_, marks) => marks.map((one) => compact.format(one)) },
         { ...axis, ...of("oldest waits"), scale: "behind", side: 1, size: 56, grid: { show: false }, values: (_, marks) => marks.map(brief) },
       ],
-    }, [told.time_s, told.records, told.behind_s], place);
+    }, [samples.time_s, samples.records, samples.behind_s], place);
   };
   const chart = async (place) => {
     try {
       const answer = await fetch(place.dataset.chart);
       if (!answer.ok) return;
-      const told = await answer.json();
-      const few = told.time_s.length < 2;
+      const samples = await answer.json();
+      const few = samples.time_s.length < 2;
       document.getElementById("no-samples").hidden = !few;
       place.hidden = few;
       if (few) return;
-      place.told = told;
-      draw(place, told);
-    } catch { /* the page's own looks tell of it */ }
+      place.samples = samples;
+      draw(place, samples);
+    } catch { /* the page's own refresh reports it */ }
   };
-  const again = () => $$("[data-chart]", document).forEach((place) => place.told && draw(place, place.told));
+  const again = () => $$("[data-chart]", document).forEach((place) => place.samples && draw(place, place.samples));
   const start = () => {
     dress(document);
     check(document);
