@@ -230,7 +230,8 @@ class ClientGroup:
         to_monotonic_ns = time.monotonic_ns() - time.time_ns()
         removed = {}
         for event in self.events():
-            gone = event["detail"] if event["kind"] == "member_replaced" else event["member"]
+            before = event["detail"].rpartition(" ")[2]  # behind its host
+            gone = before if event["kind"] == "member_replaced" else event["member"]
             if event["kind"] in ("member_left", "member_expired", "member_replaced"):
                 removed[gone] = int(event["time"]) * 1_000_000 + to_monotonic_ns
         history = GroupHistory(self.group_id, removed)
