@@ -18,7 +18,7 @@ NOT_READY_STALL_S: Final = 2.0
 """Delay of the event loop after which new clients are better served elsewhere. It counts for 10 s, so a broker that
 stalls again and again stays out; clients that are connected are served all the time."""
 
-_STALLED: Final = f"the event loop stood still for {NOT_READY_STALL_S:g} s or longer in the last 10 s"
+STALLED: Final = f"the event loop stood still for {NOT_READY_STALL_S:g} s or longer in the last 10 s"
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Health:
             (self.store_up(), "redis is not reachable"),
             (self.lease_held(), "no lease is held"),
             (self.requests_admitted(), "no memory is left for requests (requests_in_flight_bytes_max)"),
-            (self.loop_lag_s() < NOT_READY_STALL_S, _STALLED),
+            (self.loop_lag_s() < NOT_READY_STALL_S, STALLED),
             (self.listening, "the listener is not open"),
             (not self.draining, "draining"),
         )
