@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -15,7 +16,9 @@ from tests.support.shares import ShareWorld
 from tidegate.groups import configs
 from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
 from tidegate.groups.consumer.model import HeartbeatRequest
+from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
+from tidegate.store.outcome import FaultyKey
 
 
 @pytest.fixture
@@ -188,3 +191,22 @@ async def test_share_session_of_the_configs_is_that_of_renewals(shares: ShareWor
     assert await a.heartbeat() == (2, None)
 
     assert await store.command("ZSCORE", shares.keys.consumer_sessions, "member-a") == shares.clock.now_ms + 60_000
+
+
+async def test_group_with_a_key_of_another_type_fails_alone(world: ConsumerWorld) -> None:
+    (a,) = await world.joined(world.peer("a", "t1"))
+    heartbeats = world.brokers[0].consumers.plain
+    every = (world.store.group_keys("default", f"foreign{number}") for number in itertools.count())
+    foreign = next(keys for keys in every if keys.shard_keys.shard == world.keys.shard_keys.shard)
+    await world.store.command("SET", foreign.consumers, "somebody else's")
+
+    for _ in range(2):  # together, then with the faulty group left out
+        answers: dict[str, asyncio.Future[Any]] = {
+            name: asyncio.get_running_loop().create_future() for name in ("foreign", "a")
+        }
+        heartbeats.snapshots.discard_all()
+        heartbeats.answer(foreign, MemberRef("m", 1, None), answers["foreign"].set_result)
+        heartbeats.answer(world.keys, MemberRef(a.member_id, a.epoch, None), answers["a"].set_result)
+        async with asyncio.timeout(ANSWER_S):
+            assert isinstance(await answers["foreign"], FaultyKey)
+            assert await answers["a"] == 0  # the broker's interval

@@ -13,11 +13,13 @@ from typing import Any, Final
 from tidegate.errors import CoordinatorNotAvailable, KafkaError
 from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.consumer.stored import instance_text
+from tidegate.groups.expire_and_retry import FaultyGroups
 from tidegate.groups.heartbeat_snapshots import SESSION_SHARE, GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import SessionRenewals
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import FaultyKey
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
@@ -40,6 +42,7 @@ class EpochHeartbeats:
         self._store, self.snapshots, self._topics_version = store, snapshots, topics_version
         self._tick: Coalescer[Queued] = Coalescer(self._flush)
         self.renewals = SessionRenewals(self._send_renewals)
+        self._faulty = FaultyGroups()
 
     def close(self) -> None:
         """Send the renewals that wait."""
@@ -77,12 +80,16 @@ class EpochHeartbeats:
         for keys, heartbeats in groups:
             for first in range(0, len(heartbeats), _PER_SCRIPT_MAX):
                 some = heartbeats[first : first + _PER_SCRIPT_MAX]
+                if self._faulty.since_s and keys in self._faulty:
+                    self._send([(keys, some)])
+                    continue
                 if count + len(some) > _PER_SCRIPT_MAX:
                     self._send(part)
                     part, count = [], 0
                 part.append((keys, some))
                 count += len(some)
-        self._send(part)
+        if part:
+            self._send(part)
 
     def _send(self, groups: Gathered[Queued]) -> None:
         key_names: list[str] = []
@@ -144,7 +151,15 @@ class EpochHeartbeats:
             self.snapshots.end(snapshot)
 
     def _failed(self, groups: Gathered[Queued], failure: Exception) -> None:
-        self.snapshots.discard_all()
+        if isinstance(failure, FaultyKey):
+            if len(groups) > 1:
+                for group in groups:
+                    self._send([group])
+                return
+            self._faulty.add(groups[0][0])
+            self.snapshots.discard(groups[0][0])
+        else:
+            self.snapshots.discard_all()
         error = failure if isinstance(failure, KafkaError) else CoordinatorNotAvailable()
         for _, heartbeats in groups:
             for _, on_reply in heartbeats:
