@@ -403,7 +403,20 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
                 await asyncio.sleep(0.1)
         await self._commit(self.uncommitted(self.owned))
         self.revoked(self.owned)
-        await self._consumer.stop()
+        await self._close()
+
+    async def _close(self) -> None:
+        try:
+            await self._consumer.stop()
+        except asyncio.CancelledError:  # aiokafka 0.14 awaits a fetch that it has cancelled in its backoff
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            pending = self._consumer._fetcher._pending_tasks
+            for fetch in pending:
+                fetch.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+            await self._consumer._client.close()
 
     async def _commit(self, offsets: dict[int, int]) -> None:
         if not offsets:

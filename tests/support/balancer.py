@@ -16,11 +16,14 @@ async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port
     serving: set[asyncio.Task[None]] = set()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
+        try:
             while data := await reader.read(1 << 16):
                 writer.write(data)
                 await writer.drain()
-        writer.close()
+        except OSError:
+            return
+        finally:
+            writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -30,8 +33,9 @@ async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port
             upstream, onward = await asyncio.open_connection("127.0.0.1", next(targets))
             await asyncio.gather(pass_on(reader, onward), pass_on(upstream, writer))
         except OSError:
-            writer.close()
+            return
         finally:
+            writer.close()
             serving.discard(task)
 
     server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=tls)
@@ -42,3 +46,4 @@ async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.sleep(0)  # closes the sockets
