@@ -20,12 +20,12 @@ _CHUNK: Final = 2
 _RUN_MIN: Final = 8
 _DELTA_ENDS: Final = (64, 8_192, 16_384)
 """Offset deltas below them have one, two and three bytes, as zigzag varints; larger ones are not checked in runs."""
-_DELTA_BYTES: Final = tuple(
-    tuple(
-        bytes((index << 1) >> 7 * byte & 0x7F | (0x80 if byte < last else 0) for index in range(end))
-        for byte in range(last + 1)
-    )
-    for last, end in enumerate(_DELTA_ENDS)
+_FIRST: Final = bytes(range(0x80, 0x100, 2)) * 256
+_SECOND: Final = b"".join(bytes((byte,)) * 64 for byte in range(0x80))
+_DELTA_BYTES: Final = (
+    (bytes(range(0, 0x80, 2)),),
+    (_FIRST, _SECOND),
+    (_FIRST, bytes(byte | 0x80 for byte in _SECOND) * 2, bytes(8_192) + b"\x01" * 8_192),
 )
 """By the number of bytes less one: the first byte of each delta, the second, the third."""
 _CONTINUED: Final = bytes(range(0x80, 0x100))
