@@ -22,6 +22,7 @@ FETCHES: Any = sample(request_type(FETCH, 12))
 PRODUCES: Any = sample(request_type(PRODUCE, 9))
 JOINS: Any = sample(JoinGroupRequest)
 MUTE_S = 0.4
+TIMER_S = 0.002  # a loop of uvloop counts milliseconds: its timers may be this early
 
 
 class Bucket:
@@ -81,7 +82,7 @@ async def test_reply_is_sent_first_and_the_next_request_waits() -> None:
 
         await asyncio.wait_for(client.receive_frame(), 5)
 
-        assert perf_counter() - started_s >= MUTE_S
+        assert perf_counter() - started_s >= MUTE_S - TIMER_S
         assert len(handlers.started) == 2
 
 
@@ -126,7 +127,7 @@ async def test_produce_without_acks_is_muted_too() -> None:
         send(client, PRODUCES)
         await until(lambda: len(handlers.started) == 2)
 
-        assert perf_counter() - started_s >= MUTE_S
+        assert perf_counter() - started_s >= MUTE_S - TIMER_S
         assert (
             leases.spent["produce"] == [len(encode_request(PRODUCES, 1, "limited")) - 4 - 10 - len("limited") - 1] * 2
         )
@@ -199,7 +200,7 @@ async def test_connections_above_the_rate_are_closed_unserved() -> None:
 
             assert await closed(late) == b""
 
-        assert perf_counter() - started_s >= MUTE_S
+        assert perf_counter() - started_s >= MUTE_S - TIMER_S
         assert not handlers.started
         send(client, HEARTBEAT, "free")
         await asyncio.wait_for(client.receive_frame(), 5)
