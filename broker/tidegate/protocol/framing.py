@@ -16,6 +16,10 @@ LARGE_BYTES: Final = 32 * 1024
 STEP_BYTES: Final = 256 * 1024
 """Bytes of a large frame received before more buffer is reserved; each further step doubles the received bytes."""
 
+HEAP_BYTES_MAX: Final = 4 << 20
+"""Buffers up to this many bytes come from the heap, which reuses freed memory; the kernel zeroes each page of a mapping
+when it is first written, which takes several times as long as receiving it."""
+
 LENGTH_BYTES: Final = 4
 """Size of the length prefix of each frame."""
 
@@ -31,6 +35,10 @@ class FrameError(Exception):
 
 class TlsHandshake(FrameError):
     """The received bytes start a TLS handshake."""
+
+
+def _mapped(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 class Splitter:
@@ -86,8 +94,8 @@ class Splitter:
     def allocate(self) -> None:
         """Reserve `wanted` more bytes of the large frame, and create its buffer on the first call.
 
-        A buffer above STEP_BYTES is an anonymous mapping, so its resident memory is what was received, not what was
-        announced.
+        A buffer above HEAP_BYTES_MAX is an anonymous mapping, so its resident memory is what was received, not what
+        was announced.
         """
         self._granted += self.wanted
         if self._large is not None:
@@ -95,7 +103,7 @@ class Splitter:
             return
         begun = self._data[self._position + LENGTH_BYTES :]
         (size,) = _SIZE(self._data, self._position)
-        self._large = bytearray(size) if size <= STEP_BYTES else mmap.mmap(-1, size)
+        self._large = bytearray(size) if size <= HEAP_BYTES_MAX else _mapped(size)
         self._large[: len(begun)] = begun
         self._filled = len(begun)
         self._data, self._position, self.wanted = b"", 0, 0

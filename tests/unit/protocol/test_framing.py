@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.protocol.framing import LARGE_BYTES, STEP_BYTES, FrameError, Splitter
+from tidegate.protocol.framing import HEAP_BYTES_MAX, LARGE_BYTES, STEP_BYTES, FrameError, Splitter
 
 FRAME_BYTES_MAX = 1 << 20
 
@@ -82,3 +84,27 @@ def test_large_frame_is_received_into_its_own_buffer() -> None:
     free = splitter.own_buffer()
     assert free is not None and len(free) == 500_000 - STEP_BYTES - 10
     assert splitter.reserved == 500_000
+
+
+@pytest.mark.parametrize("size", [HEAP_BYTES_MAX, HEAP_BYTES_MAX + 1])
+def test_frame_is_received_whole_from_heap_and_mapping(size: int) -> None:
+    frame = (bytes(range(251)) * (size // 251 + 1))[:size]
+    assert receive(Splitter(2 * HEAP_BYTES_MAX), struct.pack(">i", size) + frame, [100_000]) == [frame]
+
+
+def test_announced_bytes_above_the_heap_limit_are_not_resident() -> None:
+    announced = 1 << 30
+    splitter = Splitter(announced)
+    before = _resident_bytes()
+    splitter.feed(struct.pack(">i", announced) + b"a" * 10)
+    assert splitter.take() is None
+    splitter.allocate()
+    free = splitter.own_buffer()
+    assert free is not None
+    free[:] = b"b" * len(free)
+    assert _resident_bytes() - before < announced // 8
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * resource.getpagesize()
