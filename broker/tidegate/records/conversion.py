@@ -9,7 +9,6 @@ LogValidator.convertAndAssignOffsets, RecordsUtil.downConvert.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final, NamedTuple
@@ -69,7 +68,7 @@ def batch_of_messages(
     messages = _inner(first, limits) if first.codec else chain((first,), outer)
     converted = _encode(messages, first, now_ms)
     batch = parse_produced(converted, _PRODUCE_VERSION, message_bytes_max)
-    rules = dataclasses.replace(rules, structure=False)  # the batch was built here
+    rules = rules._replace(structure=False)  # the batch was built here
     return batch if header_suffices(batch, rules) else open_and_check(batch, rules, limits.opened_bytes)
 
 

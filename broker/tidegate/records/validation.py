@@ -8,8 +8,7 @@ LogValidator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.errors import InvalidRecord, InvalidTimestamp, KafkaError
 from tidegate.records.batch import CODEC_BITS, HEADER_BYTES, TIMESTAMP_TYPE, Batch
@@ -38,11 +37,11 @@ class RecordsRefused(Exception):
         self.record_errors = record_errors
 
 
-@dataclass(frozen=True, slots=True)
-class RecordRules:
-    """A topic's rules for records. `oldest_ms` and `newest_ms` bound timestamps, both inclusive.
+class RecordRules(NamedTuple):
+    """A topic's rules for records; a tuple, because each batch has its own.
 
-    `structure`: whether the structure of every batch is checked.
+    `oldest_ms` and `newest_ms` bound timestamps, both inclusive. `structure`: whether the structure of every batch is
+    checked.
     """
 
     structure: bool
