@@ -216,17 +216,16 @@ def _offset_fetch(access: Access, request: Any) -> Verdict | None:
 
 
 def _find_coordinator(access: Access, request: Any) -> Verdict | None:
-    of_group = request.key_type == 0
-    may = access.group if of_group else access.transactional_id
-    allowed: list[str] = []
-    denied: list[str] = []
-    for key in request.coordinator_keys:
-        (allowed if may(Operation.DESCRIBE, key) else denied).append(key)
-    if not denied:
+    """DESCRIBE of each key. Keys of share partitions (2, from v6 on) are for brokers; no other type is served."""
+    if request.key_type == 2 and access.call.version >= 6 and not access.cluster(Operation.CLUSTER_ACTION):
+        raise ClusterAuthorizationFailed
+    if request.key_type not in (0, 1):
         return None
-    code = GROUP_DENIED if of_group else TRANSACTIONAL_ID_DENIED
-    part = Fields(request, coordinator_keys=tuple(allowed)) if allowed else None
-    return Verdict(part, [(Fields(request, coordinator_keys=tuple(denied)), code)])
+    may, denied = (
+        (access.transactional_id, TRANSACTIONAL_ID_DENIED) if request.key_type else (access.group, GROUP_DENIED)
+    )
+    judge = _split("coordinator_keys", lambda _, key: NONE if may(Operation.DESCRIBE, key) else denied)
+    return judge(access, request)
 
 
 def _groups(operation: Operation, field: str) -> Rule:
