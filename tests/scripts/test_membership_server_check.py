@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +103,8 @@ async def test_replica_is_refused(store: Store) -> None:
         ({"redis_version": "7.2.4", "valkey_version": "7.1.0"}, "valkey 7.1.0 is too old: valkey 7.2 or newer"),
         ({"redis_version": "7.4.0", "cluster_enabled": "1"}, "redis_url must begin with redis.cluster://"),
         ({}, "too old"),
+        ({"redis_version": "7.4.0", "modules": "name=crdt,ver=70402 name=search,ver=1"}, "Active-Active database"),
+        ({"redis_version": "7.4.0", "crdt_replicas": "2"}, "Active-Active database"),
     ],
 )
 async def test_servers_that_do_not_suit(
@@ -113,6 +116,33 @@ async def test_servers_that_do_not_suit(
     monkeypatch.setattr(server_check, "_facts", reported)
     with pytest.raises(CannotStart, match=reason):
         await check_server(store, settings)
+
+
+async def test_modules_of_the_server_are_read(own: Store) -> None:
+    """Valkey has its Lua engine as a module."""
+    facts = await server_check._facts(own.metadata_node)
+    info = (await own.command("INFO", "modules")).decode()
+
+    assert facts.get("modules", "").split() == [line[7:] for line in info.splitlines() if line.startswith("module:")]
+
+
+async def test_server_that_takes_an_id_twice_is_refused(
+    own: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice = server_check.PROBE_RIGHTS.source.replace(b"again.err", b"false")
+    monkeypatch.setattr(server_check, "PROBE_RIGHTS", SimpleNamespace(source=twice))
+    with pytest.raises(UnsuitedRedis, match="takes one stream id twice"):
+        await check_server(own, settings)
+
+
+async def test_server_without_the_lua_engine_is_named(
+    own: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Valkey cannot unload its own: the script asks for another engine, and the server's answer is the same."""
+    absent = server_check.PROBE_RIGHTS.source.replace(b"#!lua", b"#!no-lua")
+    monkeypatch.setattr(server_check, "PROBE_RIGHTS", SimpleNamespace(source=absent))
+    with pytest.raises(UnsuitedRedis, match="has no Lua engine"):
+        await check_server(own, settings)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,10 @@ PROBE_RIGHTS = Script("cluster/probe_rights")
 
 LEAST: Final = {"redis": (7, 0), "valkey": (7, 2)}
 _WAITAOF: Final = (7, 2)
+ACTIVE_ACTIVE: Final = (
+    "this is an Active-Active database, which merges the writes of several primaries: two brokers would append "
+    "different records at one offset. Use a database with one primary"
+)
 
 
 class UnsuitedRedis(CannotStart):
@@ -76,13 +81,31 @@ async def _check(store: Store, node: Node, settings: Settings) -> ServerReport:
 
 async def _facts(node: Node) -> dict[str, str]:
     facts: dict[str, str] = {}
-    for section in ("server", "memory", "persistence", "replication", "cluster"):
+    for section in ("server", "memory", "persistence", "replication", "cluster", "modules"):
         reply = await outcome_of_call(node.control.call("INFO", section))
         if not isinstance(reply, Ok):
             raise UnsuitedRedis(f"INFO {section} is refused: {reply.text}")
-        text = reply.value.decode("utf-8", "replace")
-        facts.update(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        facts.update(_fields(reply.value.decode("utf-8", "replace")))
     return facts
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The fields of a section of INFO; that of modules repeats one, of which `modules` has all values."""
+    pairs = [(name, value) for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon]
+    modules = [value for name, value in pairs if name == "module"]
+    return dict(pairs) | ({"modules": " ".join(modules)} if modules else {})
+
+
+def is_active_active(facts: Mapping[str, str]) -> bool:
+    """Whether the server merges the writes of several primaries, by its modules and fields of INFO."""
+    return "crdt" in facts.get("modules", "").lower() or any(name.startswith("crdt") for name in facts)
+
+
+def why_scripts_fail(error: str) -> str:
+    """What an error of a script means where its own text does not say so: "" if it does."""
+    if error.removeprefix("ERR ").startswith("Could not find scripting engine"):
+        return "this server has no Lua engine: load its module (Valkey 9.1 and newer: lua)"
+    return ""
 
 
 def flavour_of(facts: dict[str, str]) -> tuple[str, str]:
@@ -100,6 +123,8 @@ def _refuse_unsuited(
     least = LEAST.get(flavour)
     if least is not None and numbers < least:
         raise UnsuitedRedis(f"{flavour} {version} is too old: {flavour} {least[0]}.{least[1]} or newer is needed")
+    if is_active_active(facts):
+        raise UnsuitedRedis(ACTIVE_ACTIVE)
     if facts.get("role", "master") != "master":
         raise UnsuitedRedis(f"this {flavour} is a replica: redis_url must name the primary")
     if facts.get("cluster_enabled") == "1" and not in_cluster:
@@ -140,4 +165,7 @@ async def _try_rights(store: Store, node: Node) -> None:
         raise StoreUnavailable(f"{node}: {reply.text}")
     if isinstance(reply, Failure):
         reason = reply.text.split(" script:")[0].splitlines()[0]
+        reason = why_scripts_fail(reason) or reason
         raise UnsuitedRedis(f"Lua scripts on keys and channels {store.prefix}:* are refused: {reason}")
+    if isinstance(reply, Ok) and not reply.value[1]:
+        raise UnsuitedRedis("the server takes one stream id twice: " + ACTIVE_ACTIVE)

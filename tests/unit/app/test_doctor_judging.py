@@ -167,6 +167,8 @@ def redis_kinds(rights: str = "", latency_ms: float = 0.2, **info: str) -> dict[
         ({"slave0": "ip=10.0.0.2,state=wait_bgsave"}, "redis-replicas", Severity.WARNING),
         ({"min_slaves_good_slaves": None}, "redis-min-replicas", Severity.WARNING),
         ({"rights": "NOPERM no eval"}, "redis-rights", Severity.PROBLEM),
+        ({"rights": "Could not find scripting engine 'lua'"}, "redis-no-lua", Severity.PROBLEM),
+        ({"modules": "[{'name': 'crdt', 'ver': 1}]"}, "redis-active-active", Severity.PROBLEM),
         ({"latency_ms": 12.0}, "redis-latency", Severity.WARNING),
         ({"latency_ms": 120.0}, "redis-latency", Severity.PROBLEM),
     ],

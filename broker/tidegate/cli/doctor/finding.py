@@ -55,6 +55,8 @@ KINDS: Final = {
     "redis-min-replicas": "replicas, but `min-replicas-to-write` is 0: a fail-over may lose writes",
     "redis-cluster": "a Redis Cluster, and the address does not say so, or one shard's fail-over would stop them all",
     "redis-rights": "the user may not do what brokers do",
+    "redis-no-lua": "the server has no Lua engine (a module of Valkey 9.1)",
+    "redis-active-active": "an Active-Active database, which Tidegate cannot use",
     "redis-latency": "Redis answers slowly from here",
     "group-not-stable": "members of a KIP-848 group have not reached their assignment for 5 minutes",
     "dead-letters-late": "failed records of a share group have waited for their dead-letter topic for a minute",

@@ -10,7 +10,13 @@ from typing import Final
 from tidegate.cli.doctor import probe_groups
 from tidegate.cli.doctor.finding import Finding, Severity
 from tidegate.cli.doctor.probe_redis import COVERAGE, RedisProbe, Server
-from tidegate.cluster.server_check import LEAST, flavour_of
+from tidegate.cluster.server_check import (
+    ACTIVE_ACTIVE,
+    LEAST,
+    flavour_of,
+    is_active_active,
+    why_scripts_fail,
+)
 from tidegate.diagnosis.formatting import size
 
 _SLOW_MS: Final = 5.0
@@ -230,7 +236,11 @@ def _replicas(server: Server, probe: RedisProbe) -> Iterator[Finding]:
 
 
 def _rights(server: Server, probe: RedisProbe) -> Iterator[Finding]:
-    if server.rights and not server.rights.startswith("OOM"):
+    if is_active_active(server.info):
+        yield Finding("redis-active-active", Severity.PROBLEM, server.address, f"{ACTIVE_ACTIVE}.".capitalize(), ())
+    elif why := why_scripts_fail(server.rights):
+        yield Finding("redis-no-lua", Severity.PROBLEM, server.address, f"{why}.".capitalize(), (server.rights,))
+    elif server.rights and not server.rights.startswith("OOM"):
         yield Finding(
             "redis-rights",
             Severity.PROBLEM,
