@@ -42,7 +42,7 @@ def creation_of(topic: str) -> Any:
 async def closed(client: RawClient) -> bytes:
     """What else comes until the broker closes; fails when it stays open."""
     try:
-        return await asyncio.wait_for(client.reader.read(), 5)
+        return await asyncio.wait_for(client.reader.read(), 30)
     except ConnectionError:
         return b""
 
@@ -185,5 +185,5 @@ async def test_log_9_answers_keep_their_order_behind_a_long_poll(cluster: Cluste
         received.append(correlation_id)
         assert asyncio.get_running_loop().time() - started > 0.9
         assert answer.responses[0].partitions[0].error_code.value == 0
-        received.append((await asyncio.wait_for(client.receive(), 5))[0])
+        received.append((await asyncio.wait_for(client.receive(), 30))[0])
         assert received == sent

@@ -23,6 +23,7 @@ from tidegate.settings import Settings
 from tidegate.store.store import Store
 
 HOUR_MS = 3_600_000
+LONG_MS = 600_000  # longer than a test may take: what waits for its end fails
 
 
 @pytest.fixture
@@ -247,10 +248,10 @@ async def test_topic_made_elsewhere_is_found_at_once(brokers: tuple[LogBroker, L
 
 async def test_acks_0_is_not_answered_and_failure_closes(one: Connection):
     silent = one.send(produce_request([("t", [(0, batch(b"v"))])], acks=0))
-    assert await asyncio.wait_for(silent.answer, 5) is None
+    assert await asyncio.wait_for(silent.answer, 30) is None
     assert silent.closed is None
     failed = one.send(produce_request([("t", [(7, batch(b"v"))])], acks=0))
-    assert await asyncio.wait_for(failed.answer, 5) is None
+    assert await asyncio.wait_for(failed.answer, 30) is None
     assert failed.closed is not None
     assert (await fetched(one, 0)).high_watermark == 1
 
@@ -303,25 +304,21 @@ async def test_41_out_of_range(one: Connection):
 
 
 async def test_42_a_fetch_wakes_across_brokers(one: Connection, two: Connection):
-    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=10_000))
+    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS))
     await asyncio.sleep(0.3)
     assert not waiting.answer.done()
-    started = time.monotonic()
     await produce(two, batch(b"v"))
 
-    response = await asyncio.wait_for(waiting.answer, 5)
+    response = await asyncio.wait_for(waiting.answer, 30)
     assert reported(response)["t", 0].high_watermark == 1
-    assert time.monotonic() - started < 2
 
 
 async def test_43_an_error_answers_at_once(one: Connection):
-    started = time.monotonic()
-    response = await one.ask(fetch_request([("t", [(0, 0), (9, 0)])], max_wait_ms=5_000))
+    response = await one.ask(fetch_request([("t", [(0, 0), (9, 0)])], max_wait_ms=LONG_MS))
 
     parts = reported(response)
     assert parts["t", 9].error_code is ErrorCode.unknown_topic_or_partition
     assert parts["t", 0].error_code is ErrorCode.none
-    assert time.monotonic() - started < 2
 
 
 async def test_44_session_lifecycle(one: Connection):
@@ -473,13 +470,13 @@ async def test_53_list_offsets_specials(one: Connection, two: Connection):
 
 async def test_min_bytes_gathers_across_partitions(one: Connection, two: Connection):
     size = len(batch(b"v"))
-    waiting = one.send(fetch_request([("t", [(0, 0), (1, 0)])], max_wait_ms=10_000, min_bytes=3 * size))
+    waiting = one.send(fetch_request([("t", [(0, 0), (1, 0)])], max_wait_ms=LONG_MS, min_bytes=3 * size))
     for partition in (0, 1, 0):
         await asyncio.sleep(0.05)
         assert not waiting.answer.done()
         await produce(two, batch(b"v"), partition=partition)
 
-    parts = reported(await asyncio.wait_for(waiting.answer, 5))
+    parts = reported(await asyncio.wait_for(waiting.answer, 30))
     counts = {key[1]: len(list(iter_headers(part.records))) for key, part in parts.items()}
     assert counts == {0: 2, 1: 1}
 
@@ -488,33 +485,31 @@ async def test_deadline_answers_with_what_there_is(one: Connection):
     await produce(one, batch(b"v"))
     started = time.monotonic()
     part = await fetched(one, 0, max_wait_ms=200, min_bytes=1_000)
-    assert 0.15 < time.monotonic() - started < 2
+    assert time.monotonic() - started > 0.15
     assert part.records != b""
 
 
 async def test_draining_and_leaving_end_waits(brokers: tuple[LogBroker, LogBroker], one: Connection):
     leaving = brokers[0].connect()
-    gone = leaving.send(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000, session=(0, 0)))
-    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000))
+    gone = leaving.send(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS, session=(0, 0)))
+    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS))
     await asyncio.sleep(0.3)
     leaving.close()
     assert len(brokers[0].context.fetch_sessions) == 0
     brokers[0].draining.set()
 
-    response = await asyncio.wait_for(waiting.answer, 5)
+    response = await asyncio.wait_for(waiting.answer, 30)
     assert reported(response)["t", 0].high_watermark == 0
     assert not gone.answer.done()
-    started = time.monotonic()
-    await one.ask(fetch_request([("t", [(0, 0)])], max_wait_ms=60_000))
-    assert time.monotonic() - started < 2
+    await one.ask(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS))
 
 
 async def test_deleted_topic_ends_the_wait(brokers: tuple[LogBroker, LogBroker], one: Connection):
-    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=20_000))
+    waiting = one.send(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS))
     await asyncio.sleep(0.3)
     await brokers[0].catalog.delete("default", "t")
 
-    part = reported(await asyncio.wait_for(waiting.answer, 5))["t", 0]
+    part = reported(await asyncio.wait_for(waiting.answer, 30))["t", 0]
     assert part.error_code is ErrorCode.unknown_topic_or_partition
 
 
@@ -529,14 +524,14 @@ async def test_fetch_session_rotates_returned_partitions(one: Connection):
 
 async def test_many_waiters_are_served_by_one_append(brokers: tuple[LogBroker, LogBroker], two: Connection):
     waiting = [
-        brokers[0].connect().send(fetch_request([("t", [(0, 0)])], max_wait_ms=20_000, session=(0, 0)))
+        brokers[0].connect().send(fetch_request([("t", [(0, 0)])], max_wait_ms=LONG_MS, session=(0, 0)))
         for _ in range(200)
     ]
     await asyncio.sleep(0.3)
     assert not any(asked.answer.done() for asked in waiting)
     await produce(two, batch(b"v"))
 
-    responses = await asyncio.wait_for(asyncio.gather(*(asked.answer for asked in waiting)), 5)
+    responses = await asyncio.wait_for(asyncio.gather(*(asked.answer for asked in waiting)), 30)
     assert all(reported(response)["t", 0].high_watermark == 1 for response in responses)
 
 

@@ -307,7 +307,7 @@ async def test_unreadable_segment_is_a_storage_error_and_a_log_line(
         with structlog.testing.capture_logs() as lines:
             for _ in range(3):
                 with pytest.raises(KafkaStorageError):
-                    await asyncio.wait_for(read(log, 0), 5)
+                    await asyncio.wait_for(read(log, 0), 30)
         reported = [line for line in lines if line["event"] == "archive_read_failed"]
 
         assert logs.archive_files.failures >= 3

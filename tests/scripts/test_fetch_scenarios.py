@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import uuid4
@@ -23,6 +22,7 @@ assert delete_records and fetch and produce  # registered
 
 E = ErrorCode
 OUT_OF_RANGE = E.offset_out_of_range
+LONG_MS = 600_000  # longer than a test may take: what waits for its end fails
 
 
 @pytest.fixture
@@ -84,13 +84,11 @@ async def test_log_41_out_of_range(brokers: Brokers, client: ClientOf) -> None:
 
 
 async def test_log_42_an_append_of_another_broker_wakes_a_fetch(brokers: Brokers, client: ClientOf) -> None:
-    waiting = asyncio.ensure_future(_fetch(client, (0, 0), max_wait_ms=9_000))
+    waiting = asyncio.ensure_future(_fetch(client, (0, 0), max_wait_ms=LONG_MS))
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    began = time.monotonic()
     await brokers.clients[1].produce("t", 1)
     assert _parts(await waiting)[0].records
-    assert time.monotonic() - began < 5
 
 
 async def test_log_43_which_errors_end_the_wait(brokers: Brokers, client: ClientOf) -> None:
@@ -102,10 +100,8 @@ async def test_log_43_which_errors_end_the_wait(brokers: Brokers, client: Client
     assert codes == {
         ("t", 0): NONE, ("t", 9): E.unknown_topic_or_partition, ("nope", 0): E.unknown_topic_or_partition,
     }  # fmt: skip
-    began = time.monotonic()
-    behind = await _fetch(client, (0, 9), max_wait_ms=9_000)
+    behind = await _fetch(client, (0, 9), max_wait_ms=LONG_MS)
     assert _parts(behind)[0].error_code is OUT_OF_RANGE
-    assert time.monotonic() - began < 5
     by_id = await _fetch(client, (0, 0), topic=uuid4(), version=13)
     assert _parts(by_id)[0].error_code is E.unknown_topic_id
 
@@ -216,16 +212,12 @@ async def test_log_48_names_and_ids_do_not_mix(brokers: Brokers, client: ClientO
 
 async def test_log_135_limits_below_what_there_is(brokers: Brokers, client: ClientOf) -> None:
     await _fill(brokers, 10)
-    began = time.monotonic()
-    found = await _fetch(client, (0, 0), min_bytes=1_000, max_bytes=100, max_wait_ms=9_000)
+    found = await _fetch(client, (0, 0), min_bytes=1_000, max_bytes=100, max_wait_ms=LONG_MS)
     assert _parts(found)[0].records
-    assert time.monotonic() - began < 5
 
 
 async def test_log_136_a_topic_is_deleted_under_a_fetch(brokers: Brokers, client: ClientOf) -> None:
-    waiting = asyncio.ensure_future(_fetch(client, (0, 0), max_wait_ms=9_000))
+    waiting = asyncio.ensure_future(_fetch(client, (0, 0), max_wait_ms=LONG_MS))
     await asyncio.sleep(0.3)
-    began = time.monotonic()
     await brokers.all[0].context.catalog.delete("default", "t")
     assert _parts(await waiting)[0].error_code is E.unknown_topic_or_partition
-    assert time.monotonic() - began < 5

@@ -88,7 +88,7 @@ async def test_another_brokers_append_wakes_the_listener(store: Store, settings:
         await asyncio.sleep(0.05)
         reported.clear()
         await append(theirs.partition(TOPIC, 0), count=3)
-        await asyncio.wait_for(reported.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 30)
         known = log.known()
         remove()
 
@@ -104,7 +104,7 @@ async def test_lost_message_costs_one_poll(store: Store, settings: Settings, mon
         await asyncio.sleep(0.1)
         reported.clear()
         await store.command("XADD", log.keys.log, "0-1", "w", "x:1", "b", bytes(batch(count=2).buffer))
-        await asyncio.wait_for(reported.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 30)
 
         assert (await log.ensure()).high_watermark == 2
 

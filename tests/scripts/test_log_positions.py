@@ -101,7 +101,7 @@ async def test_trim_wakes_listeners_of_other_brokers(store: Store, settings: Set
         await asyncio.sleep(0.05)
         reported.clear()
         await log.delete_records(4)
-        await asyncio.wait_for(reported.wait(), 2)
+        await asyncio.wait_for(reported.wait(), 30)
         known = other.known()
 
     assert known is not None and known.log_start_offset == 4

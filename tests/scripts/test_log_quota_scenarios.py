@@ -54,12 +54,10 @@ async def throttled(client: RawClient, asked: Any) -> tuple[Any, float]:
 async def test_log_12_throttled_reply(listener: Listener) -> None:
     client = await listener.login("admin")
     answer, asked_s = await throttled(client, produce_request([("t", [(0, BATCH)])]))
-    replied_s = time.monotonic()
     assert answer.responses[0].partition_responses[0].error_code is NONE
     await client.ask(NO_TOPICS)
     throttle_s = answer.throttle_time.total_seconds()
     assert time.monotonic() - asked_s >= throttle_s > 1.0
-    assert time.monotonic() - replied_s > throttle_s / 4  # the reply itself did not wait
 
 
 async def test_throttled_fetch_has_its_records(listener: Listener) -> None:

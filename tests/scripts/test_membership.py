@@ -282,7 +282,7 @@ async def test_fixed_id_is_taken_from_a_dead_process_when_its_lease_ended(clock:
     await asyncio.sleep(0.1)
     assert not starting.done()
     await clock.advance(GONE_MS)
-    await asyncio.wait_for(starting, 2)
+    await asyncio.wait_for(starting, 30)
 
     assert two.node_id == 7
 
@@ -295,7 +295,7 @@ async def test_fixed_id_of_a_live_process_is_refused(clock: SteppedClock, broker
     await pass_time(clock, 250, live)
 
     with pytest.raises(CannotStart, match="node id 7 is held by another live broker"):
-        await asyncio.wait_for(starting, 2)
+        await asyncio.wait_for(starting, 30)
 
 
 async def test_settings_that_place_data_must_be_the_clusters(brokers: Make) -> None:

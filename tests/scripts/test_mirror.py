@@ -584,7 +584,7 @@ async def test_assignment_of_a_thousand_partitions_is_noted(broker: WholeBroker,
     wide = await broker.create("wide", 1_000)
     member = broker.client()
     await member.join("wide")
-    answer = await asyncio.wait_for(member.sync({member.member_id: {"wide": range(1_000)}}), 5)
+    answer = await asyncio.wait_for(member.sync({member.member_id: {"wide": range(1_000)}}), 30)
     assert answer.assignment
     await broker.mirrored()
 

@@ -354,7 +354,7 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
     commit(2, 1, "a")
     commit(3, 2, "b")
     commit(4, 2, "c")
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 30)
 
     assert answers == [(1, NONE), (2, ILLEGAL_GENERATION), (3, NONE), (4, UNKNOWN_MEMBER)]
     committed = await stored(store, keys)
@@ -372,7 +372,7 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
         answer: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
         entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
         offsets.commit(keys, Commit(2, "a", None, entries), answer.set_result)
-        return await asyncio.wait_for(answer, 5)
+        return await asyncio.wait_for(answer, 30)
 
     assert await commit(1) == NONE
     lease_ends_ms = clock.now_ms
@@ -475,7 +475,7 @@ async def test_commits_of_a_tick_to_groups_of_one_shard_are_judged_each_by_its_g
 
         entries = [offset_field("t1", 0), entry_json(5, 2, T1.topic_hex, name)]
         offsets.commit(clock_store.group_keys("default", name), Commit(-1, "", None, entries), on_code)
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(done.wait(), 30)
 
     assert answers == {name: UNKNOWN_MEMBER if name == one_shard[1] else NONE for name in one_shard}
     for name in one_shard:

@@ -277,6 +277,6 @@ async def test_offset_fetch_returns_commits_queued_before_it_in_the_same_tick(
         offsets.fetch(keys, ["t1:0"], observed.put_nowait)
     offsets.fetch(keys, ["t1:0"], observed.put_nowait)
 
-    found = [await asyncio.wait_for(observed.get(), 5) for _ in range(4)]
+    found = [await asyncio.wait_for(observed.get(), 30) for _ in range(4)]
     assert [one["t1:0"].offset for one in found] == [1, 2, 3, 3]
     assert found[0]["t1:0"] == Committed(1, -1, "", T1.topic_hex)

@@ -195,7 +195,7 @@ async def test_broker_sweeps_its_own_shards_by_itself(store: Store) -> None:
     retention = Retention(store, settings, lambda: [keys.shard_keys.shard], lambda: "1")
     await retention.start()
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while await store.command("EXISTS", keys.group):
                 await asyncio.sleep(0.02)
     finally:

@@ -74,7 +74,7 @@ async def other(
     await store.close()
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 3.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.005)
@@ -136,7 +136,7 @@ async def test_close_ends_during_a_notification(other: Catalog) -> None:
     await asyncio.sleep(0)
     other._follower._on_message(b"1")
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(30):
         await other.close()
 
 

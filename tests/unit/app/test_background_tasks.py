@@ -31,7 +31,7 @@ async def test_failed_loop_runs_again_and_is_logged_once() -> None:
 
     with capture_logs() as lines:
         loops.run("upkeep", loop)
-        await asyncio.wait_for(done.wait(), 5)
+        await asyncio.wait_for(done.wait(), 30)
     await loops.close()
 
     assert runs == 4
@@ -51,7 +51,7 @@ async def test_bug_is_logged_with_its_traceback() -> None:
 
     with capture_logs() as lines:
         loops.run("upkeep", loop)
-        await asyncio.wait_for(failed.wait(), 5)
+        await asyncio.wait_for(failed.wait(), 30)
         await asyncio.sleep(0)
     await loops.close()
 
@@ -70,7 +70,7 @@ async def test_every_runs_a_step_again_and_again() -> None:
             enough.set()
 
     loops.every("step", 1, step)
-    await asyncio.wait_for(enough.wait(), 5)
+    await asyncio.wait_for(enough.wait(), 30)
     await loops.close()
     observed = runs
     await asyncio.sleep(0.01)

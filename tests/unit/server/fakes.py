@@ -172,7 +172,7 @@ async def another(server: Server) -> RawClient:
     return await RawClient.connect(f"127.0.0.1:{server.ports[0]}")
 
 
-async def closed(client: RawClient, timeout_s: float = 5.0) -> bytes:
+async def closed(client: RawClient, timeout_s: float = 30.0) -> bytes:
     """What else the broker sends until it closes; fails when it stays open."""
     try:
         return await asyncio.wait_for(client.reader.read(), timeout_s)
@@ -180,7 +180,7 @@ async def closed(client: RawClient, timeout_s: float = 5.0) -> bytes:
         return b""
 
 
-async def until(condition: Any, timeout_s: float = 5.0) -> None:
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
     """Wait for a condition of this process."""
     async with asyncio.timeout(timeout_s):
         while not condition():

@@ -61,11 +61,11 @@ async def test_next_request_releases_it_and_answers_keep_their_order() -> None:
     async with connected(Keeping()) as (_, client):
         for request in (VERSIONS, CREATES, HEARTBEATS):
             sent = [client.send(HEARTBEATS), client.send(request)]
-            got = [(await asyncio.wait_for(client.receive(), 5))[0]]
+            got = [(await asyncio.wait_for(client.receive(), 30))[0]]
             if request is HEARTBEATS:
                 sent.append(client.send(VERSIONS))
-                got.append((await asyncio.wait_for(client.receive(), 5))[0])
-            got.append((await asyncio.wait_for(client.receive(), 5))[0])
+                got.append((await asyncio.wait_for(client.receive(), 30))[0])
+            got.append((await asyncio.wait_for(client.receive(), 30))[0])
             assert got == sent
 
 
@@ -88,7 +88,7 @@ async def test_drain_answers_it_before_the_connection_closes() -> None:
         sent = client.send(HEARTBEATS)
         await until(lambda: handlers.keeper.is_delayed)
         draining = asyncio.ensure_future(server.drain(5_000))
-        assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
+        assert (await asyncio.wait_for(client.receive(), 30))[0] == sent
         assert await closed(client) == b""
         await draining
     assert handlers.keeper.reasons == ["drain"]
@@ -115,7 +115,7 @@ async def test_delayed_reply_old_connection_is_closed_despite_one() -> None:
         server.sweeper.sweep(connection, perf_counter())
         assert handlers.keeper.is_delayed
         server.sweeper.sweep(connection, perf_counter() + 60)
-        assert (await asyncio.wait_for(client.receive(), 5))[0] == sent
+        assert (await asyncio.wait_for(client.receive(), 30))[0] == sent
         assert await closed(client) == b""
 
 
@@ -130,5 +130,5 @@ async def test_delayed_reply_request_parked_behind_an_answered_one_is_not_recycl
         server.sweeper.sweep(connection, perf_counter() + 60)
         sent.append(client.send(VERSIONS))
         handlers.cold_gate.set()
-        got = [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent]
+        got = [(await asyncio.wait_for(client.receive(), 30))[0] for _ in sent]
     assert got == sent

@@ -27,7 +27,7 @@ def heartbeats(group: str) -> Any:
 
 
 async def order_of_answers(client: RawClient, count: int) -> list[int]:
-    return [(await asyncio.wait_for(client.receive(), 5))[0] for _ in range(count)]
+    return [(await asyncio.wait_for(client.receive(), 30))[0] for _ in range(count)]
 
 
 @on_both_loops
@@ -148,7 +148,7 @@ async def test_other_connections_do_not_wait() -> None:
     async with connected(handlers) as (server, waiting), await another(server) as other:
         waiting.send(JOINS)
         await until(lambda: handlers.started)
-        await other.ask(heartbeats("a"), timeout_s=5)
+        await other.ask(heartbeats("a"), timeout_s=30)
 
 
 @on_both_loops
@@ -205,7 +205,7 @@ async def test_draining_answers_what_is_under_way_and_closes() -> None:
 
         assert await order_of_answers(busy, 1) == [fetch]
         assert await closed(busy) == b""
-        await asyncio.wait_for(draining, 5)
+        await asyncio.wait_for(draining, 30)
         with pytest.raises(OSError):
             await another(server)
 
@@ -217,5 +217,5 @@ async def test_order_parked_join_is_aborted_when_the_drain_ends() -> None:
     async with connected(handlers) as (server, client):
         client.send(JOINS)
         await until(lambda: handlers.started)
-        await asyncio.wait_for(server.drain(100), 5)
+        await asyncio.wait_for(server.drain(100), 30)
         assert await closed(client) == b""

@@ -39,7 +39,7 @@ def frame(payload: bytes) -> bytes:
 
 async def still_serves(server: Server) -> None:
     async with await another(server) as client:
-        await client.ask(HEARTBEAT_REQUEST, timeout_s=5)
+        await client.ask(HEARTBEAT_REQUEST, timeout_s=30)
 
 
 async def refused(data: bytes, **settings: Any) -> bytes:
@@ -187,7 +187,7 @@ async def feed(server: Server, data: bytes) -> None:
     try:
         client.writer.write(data)
         client.writer.write_eof()
-        await asyncio.wait_for(client.reader.read(), 5)
+        await asyncio.wait_for(client.reader.read(), 30)
     except ConnectionError:
         pass
     finally:

@@ -57,7 +57,7 @@ async def test_repeated_requests_of_one_chunk_are_answered_in_order() -> None:
     handlers = Repeating()
     async with connected(handlers) as (_, client):
         sent = [client.send(HEARTBEAT_REQUEST) for _ in range(50)]
-        got = [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent]
+        got = [(await asyncio.wait_for(client.receive(), 30))[0] for _ in sent]
     assert got == sent
     assert handlers.started == ["heartbeat g"]
 
@@ -101,7 +101,7 @@ async def test_repeated_request_behind_another_waits_for_its_predecessor() -> No
         await until(lambda: "create_topics" in handlers.started)
         assert handlers.repeated == 0
         handlers.cold_gate.set()
-        got = [(await asyncio.wait_for(client.receive(), 5))[0] for _ in sent]
+        got = [(await asyncio.wait_for(client.receive(), 30))[0] for _ in sent]
     assert got == sent
 
 
@@ -115,8 +115,8 @@ async def test_repeated_request_in_pieces_is_answered() -> None:
             client.writer.write(piece)
             await client.writer.drain()
             await asyncio.sleep(0.01)
-        size = int.from_bytes(await asyncio.wait_for(client.reader.readexactly(4), 5))
-        answer = await asyncio.wait_for(client.reader.readexactly(size), 5)
+        size = int.from_bytes(await asyncio.wait_for(client.reader.readexactly(4), 30))
+        answer = await asyncio.wait_for(client.reader.readexactly(size), 30)
     assert answer[:4] == (77).to_bytes(4)
     assert handlers.repeated == 1
 
