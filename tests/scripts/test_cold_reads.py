@@ -127,7 +127,7 @@ async def test_readers_of_one_offset_share_one_read(
 async def test_archive_slow_file_delays_only_its_reader(
     store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive_files, "READ_TIMEOUT_MS", 300)
+    monkeypatch.setattr(archive_files, "READ_TIMEOUT_MS", 2_000)
     await given_log(store)
     async with cold_broker(settings, tmp_path) as logs:
         log = logs.partition(TOPIC, 0)
@@ -136,8 +136,9 @@ async def test_archive_slow_file_delays_only_its_reader(
         monkeypatch.setattr(SegmentFile, "read", lambda self, index: (go.wait(20), whole(self, index))[1])
         try:
             slow = asyncio.ensure_future(read(log, 0))
-            assert same(batches_of(await asyncio.wait_for(read(log, 70), 0.2)), before[35:])
-            with pytest.raises(KafkaStorageError, match=r"no answer from the archive within 0\.3 s"):
+            assert same(batches_of(await read(log, 70)), before[35:])
+            assert not slow.done()
+            with pytest.raises(KafkaStorageError, match=r"no answer from the archive within 2 s"):
                 await slow
         finally:
             go.set()
