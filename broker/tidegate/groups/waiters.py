@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from tidegate.errors import FencedInstanceId, KafkaError, RebalanceInProgress, StoreUnavailable, UnknownMemberId
 from tidegate.groups.model import GroupState, JoinRefused, Synced
 
@@ -102,7 +104,7 @@ class Waiter:
                 self._reply(AGAIN)  # its member list was deleted: this join counts for the next phase
             else:
                 self._reply(Opened(status.generation, status.protocol_type, status.protocol, status.leader))
-        elif b'"join_round":%d,' % self.round not in record:
+        elif from_json(record)["join_round"] != self.round:
             self._reply(AGAIN)
 
     def _judge_sync(self, status: GroupStatus, record: bytes, assignment: bytes | None) -> None:
@@ -110,7 +112,7 @@ class Waiter:
             self._reply(Synced(assignment or b"", status.protocol_type, status.protocol))
         elif status.state == GroupState.PREPARING or status.generation != self.generation:
             self._fail(RebalanceInProgress())
-        elif b'"sync_generation":%d,' % self.generation not in record:
+        elif from_json(record)["sync_generation"] != self.generation:
             self._reply(AGAIN)
 
     def _refuse(self, owner: bytes | None) -> None:

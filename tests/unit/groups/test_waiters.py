@@ -1,4 +1,4 @@
-"""What a look tells those who wait."""
+"""How a refresh of a group answers its waiting joins and syncs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ PREPARING = GroupStatus("PreparingRebalance", 4, 10, 7, "consumer", "range", "le
 COMPLETING = GroupStatus("CompletingRebalance", 5, 11, 7, "consumer", "coop", "leader", 4, -1)
 STABLE = replace(COMPLETING, state="Stable", version=12, assigned_generation=5)
 
-JOINED = b'{"join_round":7,"sync_generation":4,}'
-SYNCED = b'{"join_round":7,"sync_generation":5,}'
+JOINED = b'{"join_round":7,"sync_generation":4}'
+SYNCED = b'{"join_round":7,"sync_generation":5}'
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def syncing(loop: asyncio.AbstractEventLoop) -> Waiter:
 
 
 def reported(waiter: Waiter, status: GroupStatus, record: bytes | None = JOINED, **more: Any) -> Any:
-    """The answer after one look; None while it waits on."""
+    """The answer after one refresh; None while the request waits on."""
     waiter.judge(status, record, more.get("owner"), more.get("assignment"))
     assert waiter.checked_version == status.version
     if not waiter.answer.done():
@@ -57,8 +57,10 @@ def test_join_learns_the_generation_that_was_opened(loop: asyncio.AbstractEventL
 
 
 def test_join_is_entered_again_where_its_lease_was_lost(loop: asyncio.AbstractEventLoop) -> None:
-    assert reported(joining(loop), PREPARING, b'{"join_round":0,"sync_generation":4,}') is AGAIN
-    assert reported(joining(loop), PREPARING, b'{"join_round":71,"sync_generation":4,}') is AGAIN
+    assert reported(joining(loop), PREPARING, b'{"join_round":0,"sync_generation":4}') is AGAIN
+    assert reported(joining(loop), PREPARING, b'{"join_round":71,"sync_generation":4}') is AGAIN
+    named_so = rb'{"join_round":0,"sync_generation":4,"client_id":"\"join_round\":7,"}'
+    assert reported(joining(loop), PREPARING, named_so) is AGAIN
 
 
 def test_waiters_group_in_another_phase_answers_followers_and_rejoins_the_leader(
