@@ -42,10 +42,10 @@ local function measure(entry)
   for i = 1, #entry[2], 2 do
     if entry[2][i] == "b" then
       local batch = entry[2][i + 1]
-      local high = uint32(batch, 36) -- the upper half of max_timestamp, int64
-      records = records + uint32(batch, 58)
+      local high = uint32(batch, BATCH.MAX_TIMESTAMP) -- its upper half
+      records = records + uint32(batch, BATCH.RECORD_COUNT)
       bytes = bytes + #batch
-      if high < 2147483648 then timestamp = math.max(timestamp, high * 4294967296 + uint32(batch, 40)) end
+      if high < 2147483648 then timestamp = math.max(timestamp, high * 4294967296 + uint32(batch, BATCH.MAX_TIMESTAMP + 4)) end
     end
   end
   return entry_end(entry, true), records, bytes, timestamp -- readers quarantine a batch with a wrong delta

@@ -17,7 +17,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
 local log, meta, start = KEYS[1], KEYS[2], tonumber(ARGV[1])
 local READ_BYTES_MAX, PAGE = math.min(tonumber(ARGV[2]), 8 * 1024 * 1024), 64
 local RECORDS, COMMIT, ABORT = 0, 1, 2
-local HEADER_BYTES, TRANSACTIONAL, CONTROL = 61, 16, 32
+local TRANSACTIONAL, CONTROL = 16, 32
 
 local function number(text, at, count)
   local value = 0
@@ -32,7 +32,7 @@ end
 
 -- The key of a marker's record: version and type, int16 each.
 local function kind_of_marker(batch)
-  local at = behind_varint(batch, HEADER_BYTES + 1) + 1
+  local at = behind_varint(batch, BATCH.HEADER_BYTES + 1) + 1
   at = behind_varint(batch, behind_varint(batch, behind_varint(batch, at)))
   return string.byte(batch, at + 3) == 1 and COMMIT or ABORT
 end
@@ -42,9 +42,9 @@ if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 
 local found, begun, bytes, first, at_end = {}, {}, 0, -1, 0
 local function note(batch, base)
-  local attributes = string.byte(batch, 23)
+  local attributes = string.byte(batch, BATCH.LOW_ATTRIBUTES)
   if attributes % (2 * TRANSACTIONAL) < TRANSACTIONAL then return end
-  local producer_id = string.format("%.0f", number(batch, 44, 8))
+  local producer_id = string.format("%.0f", number(batch, BATCH.PRODUCER_ID, 8))
   local kind = attributes % (2 * CONTROL) < CONTROL and RECORDS or kind_of_marker(batch)
   if kind == RECORDS and begun[producer_id] then return end
   begun[producer_id] = kind == RECORDS or nil
@@ -63,7 +63,7 @@ while at_end == 0 and bytes < READ_BYTES_MAX do
         if entry[2][i] == "b" then
           local batch = entry[2][i + 1]
           note(batch, base)
-          base, bytes = base + number(batch, 24, 4) + 1, bytes + #batch
+          base, bytes = base + number(batch, BATCH.LAST_OFFSET_DELTA, 4) + 1, bytes + #batch
         end
       end
       start = stop

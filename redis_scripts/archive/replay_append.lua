@@ -54,7 +54,7 @@ for i = 7, #ARGV, 4 do
   if final > last then
     if from ~= last + 1 then return { ERROR.OFFSET_OUT_OF_RANGE, last } end
     if batch ~= "" then
-      local delta, _, timestamp = struct.unpack(">i4i8i8", batch, 24) -- last offset delta, base and max timestamp
+      local delta, _, timestamp = struct.unpack(">i4i8i8", batch, BATCH.LAST_OFFSET_DELTA) -- then both timestamps
       note(first, final, delta + 1)
       command[#command + 1] = "b"
       command[#command + 1] = batch

@@ -36,7 +36,7 @@ for _, name in ipairs(redis.call("HKEYS", staged)) do
   local owner, partition = name:match("^(%d+):(.+)$")
   local value = redis.call("HGET", staged, name)
   if owner == producer_id then
-    local stop = select(2, value:find('"commit_time":%d+}', 1))
+    local stop = select(2, value:find(OFFSET.ANY_COMMIT_TIME_END))
     local entry, over = value:sub(1, stop), value:sub(stop + 1)
     local current = redis.call("HGET", offsets, partition)
     if commits and is_newest(entry, over, current) then

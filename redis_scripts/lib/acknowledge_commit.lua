@@ -1,7 +1,7 @@
 -- acknowledge_commit(records, meta, readers, group, before): acknowledge, in a Redis group, every entry up to the id before
 -- a committed offset; returns how many, nil if the log is deleted. The Redis group is created if it does not exist. If it
 -- stands below the commit, because the group was read without it, it is moved there; also if it stands above and nothing
--- is pending, because the commit went back.
+-- is pending, because the commit went back. Reads meta; writes readers and the stream's Redis groups.
 -- @include lib/stream_ids
 -- @include lib/record_group
 local function acknowledge_commit(records, meta, readers, group, before)

@@ -10,10 +10,11 @@ local function time_at(batch, first)
 end
 
 function batch_times.largest(batch)
-  return time_at(batch, 36)
+  return time_at(batch, BATCH.MAX_TIMESTAMP)
 end
 
 function batch_times.first(batch)
-  local attributes = string.byte(batch, 23)
-  return time_at(batch, math.floor(attributes / 8) % 2 == 1 and 36 or 28)
+  local attributes = string.byte(batch, BATCH.LOW_ATTRIBUTES)
+  local is_log_append_time = math.floor(attributes / 8) % 2 == 1
+  return time_at(batch, is_log_append_time and BATCH.MAX_TIMESTAMP or BATCH.FIRST_TIMESTAMP)
 end

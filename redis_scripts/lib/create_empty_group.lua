@@ -1,4 +1,5 @@
 -- Create a group that has offsets and no members. `candidate` is its new id and its locator.
+-- Writes group and groups.
 local function create_empty_group(group, groups, ref, candidate, now)
   local id, locator, org = string.match(candidate, "^(%S+) (([^/]+)/%S+)$")
   local time = string.format("%.0f", now)

@@ -1,4 +1,5 @@
 -- entries_within(entries, bytes_max): how many of the entries have at most so many bytes together, at least 1 of any.
+-- Reads and writes no key.
 local ENTRY_BYTES = 16
 
 local function entries_within(entries, bytes_max)

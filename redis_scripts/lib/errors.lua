@@ -1,4 +1,4 @@
--- The codes that scripts return: Kafka's codes, and our own below -99.
+-- The codes that scripts return: Kafka's codes, and our own below -99. Reads and writes no key.
 local ERROR = {
   NONE = 0,
   UNKNOWN_SERVER_ERROR = -1,

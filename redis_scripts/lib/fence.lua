@@ -1,6 +1,6 @@
 -- Bind a log to a failover epoch of the server; returns its leader epochs. If the log is bound to an earlier one, its
 -- end may have been lost: a new leader epoch starts at the remaining end; the epoch is the failover epoch less 1. The
--- high watermark is limited to the remaining end too.
+-- high watermark is limited to the remaining end too. Reads log; writes meta.
 -- @include lib/log_end
 local function fence(log, meta, failover_epoch)
   local known, epochs, proved = unpack(redis.call("HMGET", meta, "incarnation", "epochs", "high_watermark"))

@@ -1,5 +1,6 @@
 -- The last entry of a log at or below an id, its end offset, and the id of the last entry that no broker appended if
 -- that is later; nil for none. A stream with many such entries is not treated as a log any more: error.
+-- Reads log.
 -- @include lib/entry_end
 local STRAYS_MAX = 10000
 

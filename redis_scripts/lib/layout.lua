@@ -1,5 +1,6 @@
 -- The texts and limits that scripts share: states, the layout of stored JSON records, marks. A name such as
 -- `MEMBER.JOINED` is replaced by its text when a script is rendered, so that it costs nothing at run time.
+-- Reads and writes no key.
 local STATE = {
   EMPTY = "Empty",
   PREPARING = "PreparingRebalance",
@@ -34,9 +35,25 @@ local OFFSET = {
   COMMIT_TIME = '"commit_time":(%d+)',
   NEW_COMMIT_TIME = ',"commit_time":%.0f',
   LAST_COMMIT_TIME = ',"commit_time":(%d+)}$',
+  ANY_COMMIT_TIME_END = '"commit_time":%d+}',
   EXPIRE_TIME = ',"expire_time":(%d+)}$',
   NEW_EXPIRE_TIME = ',"expire_time":%.0f',
   UNSTABLE = ":-1", -- the field that names the partitions with staged offsets
+  UNSTABLE_RECORD = '{"offset":-1,"leader_epoch":-1,"topic_id":"","metadata":"%s","commit_time":%s}',
+}
+-- The header of a record batch (Kafka's RecordBatch, magic 2): its size, and the positions of its fields from 1, as
+-- `string.byte` counts them. Integers are big-endian.
+local BATCH = {
+  HEADER_BYTES = 61,
+  LENGTH = 9, -- int32: bytes after it
+  BEFORE_LENGTH_ENDS = 12, -- bytes that `LENGTH` does not count
+  MAGIC = 17,
+  LOW_ATTRIBUTES = 23, -- the low byte of int16: bit 3, LogAppendTime
+  LAST_OFFSET_DELTA = 24, -- int32
+  FIRST_TIMESTAMP = 28, -- int64, ms
+  MAX_TIMESTAMP = 36, -- int64, ms
+  PRODUCER_ID = 44, -- int64
+  RECORD_COUNT = 58, -- int32
 }
 -- Marks in a shard's index of deadlines, with negative scores: minus the time of the last sweep, and of the first sweep
 -- after a gap; and the gap.

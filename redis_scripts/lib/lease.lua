@@ -1,4 +1,5 @@
 -- Leases of node ids. The process in its record holds a lease until `gone_ms` after the last renewal.
+-- Reads leases and brokers; `changed` writes info.
 -- @include lib/now_ms
 local lease = {}
 

@@ -1,4 +1,5 @@
 -- Note in a group's offsets which partitions have staged offsets, so that OffsetFetch finds both with one command.
+-- Reads staged; writes offsets.
 local function note_unstable(offsets, staged, now_text)
   local partitions, noted = {}, {}
   for _, name in ipairs(redis.call("HKEYS", staged)) do
@@ -8,7 +9,7 @@ local function note_unstable(offsets, staged, now_text)
       partitions[#partitions + 1] = partition
     end
   end
-  if #partitions == 0 then return redis.call("HDEL", offsets, ":-1") end
-  redis.call("HSET", offsets, ":-1", '{"offset":-1,"leader_epoch":-1,"topic_id":"","metadata":"'
-    .. table.concat(partitions, " ") .. '","commit_time":' .. now_text .. "}")
+  if #partitions == 0 then return redis.call("HDEL", offsets, OFFSET.UNSTABLE) end
+  local noted_text = string.format(OFFSET.UNSTABLE_RECORD, table.concat(partitions, " "), now_text)
+  redis.call("HSET", offsets, OFFSET.UNSTABLE, noted_text)
 end

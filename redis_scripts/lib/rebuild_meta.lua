@@ -1,6 +1,7 @@
 -- Rebuild the meta of a log that exists without it: a key was deleted by hand, as a topic's deletion leaves its meta.
 -- Leader epochs are lost: all present records count as epoch 0, which truncates no reader, and the caller's fence begins
 -- a new one. The log version differs from each earlier one, so that every broker loads the log again.
+-- Reads log and archive; writes meta.
 -- @include lib/entry_end
 -- @include lib/now_ms
 local SAMPLE = 100

@@ -1,6 +1,7 @@
 -- entries_after(log, id, limit): the entries above an id; nil if they are more than the limit, or one cannot be copied.
 -- replace(log, copy, meta, entries, position): the copy, followed by the entries, becomes the log. Each Redis group
 -- of the log is made in it, at position(its position in the log).
+-- Reads log; `replace` writes log, copy and meta.
 local replace_log = {}
 local FIELDS_MAX = 7000 -- the limit of arguments that Lua can pass to one command
 

@@ -1,4 +1,5 @@
 -- One topic's record in the catalogue: readable JSON, its fields always in the same order.
+-- Reads topics; `announce` writes info, `write` topics.
 -- @include lib/now_ms
 local topic = {}
 

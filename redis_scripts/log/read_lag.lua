@@ -28,7 +28,7 @@ local function holding(entry, offset)
   local base, fields = tonumber(string.match(entry[1], "^%d+")), entry[2]
   for i = 1, #fields, 2 do
     if fields[i] == "b" then
-      local a, b, c, d = string.byte(fields[i + 1], 24, 27)
+      local a, b, c, d = string.byte(fields[i + 1], BATCH.LAST_OFFSET_DELTA, BATCH.LAST_OFFSET_DELTA + 3)
       base = base + ((a * 256 + b) * 256 + c) * 256 + d + 1
       if offset < base or i + 1 == #fields then return fields[i + 1] end
     end

@@ -75,8 +75,21 @@ def test_include_uses_only_its_own_names_and_what_it_includes(name: str) -> None
 
 
 @pytest.mark.parametrize("name", INCLUDES)
-def test_include_begins_with_a_header_of_what_it_does(name: str) -> None:
-    assert re.match(r"-- \S.*\n", (LIB / f"{name}.lua").read_text())
+def test_include_begins_with_a_header_of_what_it_does_and_which_keys_it_uses(name: str) -> None:
+    match = re.match(r"(?:--[^\n]*\n)+", (LIB / f"{name}.lua").read_text())
+
+    assert match, f"lib/{name} begins with a comment"
+    assert re.search(r"\b(reads|writes|changes)\b", match.group(), re.IGNORECASE), "which keys does it read and write?"
+
+
+def test_layout_alone_knows_the_header_of_a_batch() -> None:
+    """Positions of the fields of the 61 bytes are constants, and none of them is 61 or a number behind `batch`."""
+    for path in sorted(LIB.parent.rglob("*.lua")):
+        if path.stem == "layout":
+            continue
+        text = re.sub(r"--\[\[.*?\]\]|--[^\n]*", "", path.read_text(), flags=re.DOTALL)
+        found = re.findall(r"\bbyte\((?:batch|fields\[i \+ 1\]), *\d+|\(batch, \d+|, batch, \d+|\b61\b", text)
+        assert found == [], path
 
 
 @pytest.mark.parametrize("name", script_names())
