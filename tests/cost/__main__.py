@@ -1,6 +1,6 @@
 """`python -m tests.cost`: print what each operation costs; fail where it is more than table.toml says.
 
-`--update` writes the table instead.
+`--update` writes the table instead; `--walks` lists the product's files that run for some operations.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ import sys
 
 from tests.cost import table
 from tests.cost.cluster import run
-from tests.cost.operations import measure_all
+from tests.cost.operations import measure_all, walk_all
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.cost", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write the figures to tests/cost/table.toml")
-    update = parser.parse_args().update
+    parser.add_argument("--walks", action="store_true", help="list the files that some operations pass")
+    options = parser.parse_args()
+    if options.walks:
+        for name, files in run(walk_all).items():
+            print(f"{name}: {len(files)} files", *files, "", sep="\n  ")
+        return 0
+    update = options.update
     python, allowed = table.read()
     if update and python != table.PYTHON:
         print(f"the table is written with Python {python}, which this is not", file=sys.stderr)

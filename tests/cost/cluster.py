@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tests.cost.counting import COLUMNS, CountedRedis, CountedServer, Counters, SteadyFabric
 from tests.simulation import outside
@@ -30,6 +30,7 @@ IDLE_WAIT_S: Final = 0.01
 WARM_UPS: Final = 2
 
 Cost = dict[str, int]
+Result = TypeVar("Result")
 Action = Callable[[], Awaitable[None]]
 
 
@@ -119,6 +120,7 @@ class Cluster:
 
     async def measure_now(self, act: Action, idle_wait_s: float) -> Cost:
         """What happens from here until a while after an action."""
+        self.counters.files, self.counters.scripts = set(), set()
         before = dict(vars(self.counters))
         self.server.reset(self.redis.now_ms())
         with _garbage_kept():
@@ -129,8 +131,8 @@ class Cluster:
             finally:
                 self.counters.stop_tracing()
         ran = self.server.commands_run(self.redis.now_ms())
-        cost = {name: value - before[name] for name, value in vars(self.counters).items()}
-        return {name: (cost | {"server_commands": ran})[name] for name in COLUMNS}
+        after = vars(self.counters) | {"server_commands": ran}
+        return {name: after[name] - before.get(name, 0) for name in COLUMNS}
 
     async def _until_quiet(self) -> None:
         for _ in range(10_000):
@@ -152,7 +154,7 @@ def _garbage_kept() -> Iterator[None]:
         gc.enable()
 
 
-def run(scenario: Callable[[Cluster], Awaitable[dict[str, Cost]]]) -> dict[str, Cost]:
+def run(scenario: Callable[[Cluster], Awaitable[Result]]) -> Result:
     """Run a scenario on a new cluster, in this process: its clocks and its randomness are replaced meanwhile."""
     clock.install()
     server = ValkeyServer(SERVER_OPTIONS)

@@ -20,6 +20,7 @@ import hiredis
 from tests.simulation.loop import current_process
 from tests.simulation.network import GRAIN_S, Fabric
 from tests.simulation.redis_link import RedisLink, ServerConnection, SimRedis
+from tidegate.store import scripts
 
 COLUMNS: Final = (
     "calls",
@@ -48,6 +49,9 @@ class Counters:
         self.client_io = self.redis_io = 0
         self.commands = 0
         self.bytes_to_redis = self.bytes_from_redis = 0
+        self.files: set[str] = set()
+        self.scripts: set[str] = set()
+        """Python files that ran, and the SHA-1 of scripts that were sent."""
 
     def start_tracing(self) -> None:
         """Count frames and bytecodes from here on."""
@@ -61,6 +65,7 @@ class Counters:
         if current_process() is None or frame.f_code.co_filename.startswith(_NOT_COUNTED):
             return None
         self.calls += 1
+        self.files.add(frame.f_code.co_filename)
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 
@@ -68,6 +73,18 @@ class Counters:
         if event == "opcode":
             self.bytecodes += 1
         return self._step
+
+
+def script_files(sha: str) -> set[str]:
+    """The files of a script and of what it includes."""
+    names = [next(script.name for script in scripts.registered() if script.sha == sha)]
+    found = set()
+    while names:
+        name = names.pop()
+        if name not in found:
+            found.add(name)
+            names += re.findall(r"^-- @include (\S+)$", scripts.read(name), re.MULTILINE)
+    return {f"redis_scripts/{name}.lua" for name in found}
 
 
 class SteadyFabric(Fabric):
@@ -106,8 +123,10 @@ class CountedRedis(SimRedis):
         self.counters.bytes_to_redis += len(data)
         reader = hiredis.Reader()
         reader.feed(data)
-        while reader.gets() is not False:
+        while (command := reader.gets()) is not False:
             self.counters.commands += 1
+            if command[0] == b"EVALSHA":
+                self.counters.scripts.add(command[1].decode())
         super().send(at_s, link, data)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tests.cost.cluster import WARM_UPS, Action, Client, Cluster, Cost
+from tests.cost.counting import script_files
 from tests.simulation.frames import pack_assignment
 from tests.simulation.wire import message
 from tests.support import clock
@@ -353,10 +354,39 @@ OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
     "share-heartbeat": epoch_heartbeat(_SHARE_HEARTBEAT, by_script=False),
     "heartbeat-renewed-16": heartbeats_renewed,
 }
+WALKS: Final = ("heartbeat", "heartbeat-by-script", "commit-1", "produce", "delivery-1", "rebalance-5")
+"""Operations whose files `--walks` lists; `delivery-1` is a Produce that ends a parked Fetch."""
 
 
 async def measure_all(cluster: Cluster) -> dict[str, Cost]:
     """The cost of each operation."""
+    await _prepare(cluster)
+    found = {}
+    for name, prepare in OPERATIONS.items():
+        cluster.restart_randomness(name)
+        found[name] = await cluster.measure(await prepare(cluster))
+    return found
+
+
+async def walk_all(cluster: Cluster) -> dict[str, list[str]]:
+    """The product's files, Python and Lua, that run for some operations: what a reader of that path opens."""
+    await _prepare(cluster)
+    found = {}
+    for name in WALKS:
+        await cluster.measure(await OPERATIONS[name](cluster))
+        files = cluster.counters.files.union(*map(script_files, cluster.counters.scripts))
+        found[name] = sorted(short for file in files if (short := _short(file)))
+    return found
+
+
+def _short(file: str) -> str:
+    """A path within the product; empty for other files."""
+    _, found, rest = file.rpartition("/tidegate/")
+    return rest if found else file if file.startswith("redis_scripts/") else ""
+
+
+async def _prepare(cluster: Cluster) -> None:
+    """Start the broker and create the topic."""
     await cluster.start()
     kio = message(_CREATE, 7)
     topic = kio.CreatableTopic(
@@ -367,8 +397,3 @@ async def measure_all(cluster: Cluster) -> dict[str, Cost]:
         kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5), validate_only=False)
     )
     assert answer.topics[0].error_code is ErrorCode.none, answer
-    found = {}
-    for name, prepare in OPERATIONS.items():
-        cluster.restart_randomness(name)
-        found[name] = await cluster.measure(await prepare(cluster))
-    return found
