@@ -13,6 +13,7 @@ from tests.model.life import Life
 from tests.model.network import Hold
 from tests.model.world import Client, Protocols
 from tidegate.groups.model import Leaving
+from tidegate.store.outcome import Failure
 
 CLIENTS_MAX: Final = 5
 PROTOCOLS: Final[tuple[Protocols, ...]] = (
@@ -170,7 +171,7 @@ class Groups(Life):
         fetched: list[Any] = []
         self.world.fetch(broker, fetched.append)
         self.go()
-        if self.world.is_well(self.world.brokers[broker]) and fetched and not isinstance(fetched[0], Exception):
+        if self.world.is_well(self.world.brokers[broker]) and fetched and not isinstance(fetched[0], Failure):
             read = {name: str(value.offset) for name, value in fetched[0].items()}
             assert read == self.audit.committed, "I20: a fetch does not see what was committed"
 

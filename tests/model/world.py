@@ -17,6 +17,7 @@ from tidegate.groups.model import Joined, JoinRequest, Leaving, MemberRef, SyncR
 from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
 from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
+from tidegate.store.outcome import Failure
 
 GROUP: Final = "orders"
 PARTITION_COUNT: Final = 4
@@ -250,7 +251,7 @@ class World:
         if snapshot is not None:
             self._on_answered(self, broker, snapshot)
 
-    def commit(self, client: Client, partition: int, on_code: Callable[[int | Exception], None]) -> str:
+    def commit(self, client: Client, partition: int, on_code: Callable[[int], None]) -> str:
         """Commit another offset of a partition; returns it."""
         offset = str(self.number())
         commit = Commit(client.generation, client.member_id, client.instance_id)
@@ -258,7 +259,7 @@ class World:
         self.brokers[client.broker].offsets.commit(self.keys, commit, on_code)
         return offset
 
-    def fetch(self, broker: int, on_fetched: Callable[[dict[str, Committed] | Exception], None]) -> None:
+    def fetch(self, broker: int, on_fetched: Callable[[dict[str, Committed] | Failure], None]) -> None:
         self.brokers[broker].offsets.fetch(self.keys, None, on_fetched)
 
     def leave(self, broker: int, leaving: Sequence[Leaving]) -> asyncio.Task[list[int]]:

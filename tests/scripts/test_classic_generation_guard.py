@@ -10,7 +10,6 @@ import pytest
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.groups import Peer, World, answer
-from tidegate.errors import StoreUnavailable
 from tidegate.groups.generation_guard import SKIP, bump_all_generations
 from tidegate.groups.group_changes import unsubscribe_group_changes
 from tidegate.groups.model import GroupState, Joined
@@ -19,6 +18,7 @@ from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
 from tidegate.groups.staged_offsets import stage
 from tidegate.groups.waiters import GroupStatus
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Refused
 from tidegate.store.scripts import Script
 from tidegate.store.store import OnScript, Store
 
@@ -193,7 +193,7 @@ async def test_while_redis_refuses_to_write_one_group_asks_for_all(
 
     def refuse(script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
         asked.append(keys[0])
-        asyncio.get_running_loop().call_soon(on_reply, StoreUnavailable("READONLY"))
+        asyncio.get_running_loop().call_soon(on_reply, Refused("READONLY"))
 
     with monkeypatch.context() as patched:
         patched.setattr(broker.store, "send_script", refuse)
@@ -263,7 +263,7 @@ async def test_group_lost_whole_continues_higher(world: World) -> None:
 
 
 async def commit_alone(world: World, entry: list[str]) -> None:
-    code: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+    code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     Offsets(world.store, world.settings).commit(world.keys, Commit(-1, "", None, entry), code.set_result)
     assert await asyncio.wait_for(code, 30) == NONE
 

@@ -35,8 +35,8 @@ async def store_on(server: ValkeyServer, timeout_ms: int) -> AsyncIterator[Store
         await opened.close()
 
 
-async def commit(offsets: Offsets, store: Store, generation: int = -1) -> int | Exception:
-    answer: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+async def commit(offsets: Offsets, store: Store, generation: int = -1) -> int:
+    answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     entries = [offset_field("orders", 0), entry_json(5, -1, "", "")]
     offsets.commit(store.group_keys("default", "g"), Commit(generation, "", None, entries), answer.set_result)
     return await asyncio.wait_for(answer, 30)

@@ -18,7 +18,7 @@ from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
 from tidegate.groups.consumer.model import HeartbeatRequest
 from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
-from tidegate.store.outcome import FaultyKey
+from tidegate.store.outcome import Faulty
 
 
 @pytest.fixture
@@ -208,5 +208,5 @@ async def test_group_with_a_key_of_another_type_fails_alone(world: ConsumerWorld
         heartbeats.answer(foreign, MemberRef("m", 1, None), answers["foreign"].set_result)
         heartbeats.answer(world.keys, MemberRef(a.member_id, a.epoch, None), answers["a"].set_result)
         async with asyncio.timeout(ANSWER_S):
-            assert isinstance(await answers["foreign"], FaultyKey)
+            assert isinstance(await answers["foreign"], Faulty)
             assert await answers["a"] == 0  # the broker's interval

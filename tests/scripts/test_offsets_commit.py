@@ -343,7 +343,7 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
         return [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
 
     def commit(number: int, generation: int, member_id: str) -> None:
-        def on_code(code: int | Exception) -> None:
+        def on_code(code: int) -> None:
             answers.append((number, code))
             if len(answers) == 4:
                 done.set()
@@ -368,8 +368,8 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
     lease_ends_ms = clock.now_ms + 10_000
     offsets = Offsets(clock_store, clock_store.settings, lease_ends_ms=lambda: lease_ends_ms)
 
-    async def commit(offset: int) -> int | Exception:
-        answer: asyncio.Future[int | Exception] = asyncio.get_running_loop().create_future()
+    async def commit(offset: int) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
         offsets.commit(keys, Commit(2, "a", None, entries), answer.set_result)
         return await asyncio.wait_for(answer, 30)
@@ -468,7 +468,7 @@ async def test_commits_of_a_tick_to_groups_of_one_shard_are_judged_each_by_its_g
 
     for name in one_shard:
 
-        def on_code(code: int | Exception, name: str = name) -> None:
+        def on_code(code: int, name: str = name) -> None:
             answers[name] = code
             if len(answers) == len(one_shard):
                 done.set()

@@ -22,6 +22,7 @@ from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys
 from tidegate.store.node import Node
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import registered
 from tidegate.store.slots import key_slot
 from tidegate.store.store import Store
@@ -212,8 +213,8 @@ async def count_both(store: Store) -> list[int]:
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     store.send_script(Planted(), [MOVING, ANOTHER], [], future.set_result)  # type: ignore[arg-type]
     reply = await future
-    if isinstance(reply, Exception):
-        raise reply
+    if isinstance(reply, Failure):
+        raise reply.error
     return list(reply)
 
 

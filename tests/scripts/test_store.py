@@ -12,6 +12,7 @@ from tidegate.cluster.broker_lease import RENEW_LEASE
 from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.store.link import Link
+from tidegate.store.outcome import Refused
 from tidegate.store.store import Store
 
 
@@ -79,7 +80,7 @@ async def test_script_that_redis_refuses_again_and_again_is_logged_once_a_second
         await store.command("CONFIG", "SET", "min-replicas-to-write", 0)
 
     assert len(replies) == 100
-    assert all(isinstance(reply, StoreUnavailable) for reply in replies)
+    assert all(isinstance(reply, Refused) for reply in replies)
     assert capsys.readouterr().out.count("script_failed") == 1
 
 

@@ -220,7 +220,7 @@ def _commit_as_consumer(
     """Commit as a member of a KIP-848 group; as any other client if the group is of another type by now."""
     context, keys = call.context, call.store.group_keys(call.org, request.group_id)
 
-    def answered(answer: int | Exception) -> None:
+    def answered(answer: int) -> None:
         if answer == OTHER_TYPE:
             context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results, None))
         else:
@@ -237,7 +237,7 @@ def _committed(
     topics: Judged,
     results: Results,
     commit: Commit | None,
-    answer: int | Exception,
+    answer: int,
 ) -> None:
     """Repeat the group's code on every partition that exists, and reply.
 
@@ -248,8 +248,7 @@ def _committed(
             _commit_as_consumer(call, commit, request, known, topics, results)
             return
         answer = _TRY_AGAIN
-    code = answer if isinstance(answer, int) else code_of(answer, ErrorCode.coordinator_not_available)
-    if code == _NONE:
+    if answer == _NONE:
         catalog = call.context.catalog
         version, question = known
         if version == catalog.version and call.context.offsets.topics_were(catalog.stored_version, question):
@@ -260,8 +259,7 @@ def _committed(
         else:
             call.context.tasks.start(_confirm(call, request, topics, results))
         return
-    if code == _GROUP_NOT_FOUND and call.version < 9:
-        code = _ILLEGAL_GENERATION
+    code = _ILLEGAL_GENERATION if answer == _GROUP_NOT_FOUND and call.version < 9 else answer
     _METER.error(code)
     _reply_commit(
         call,

@@ -21,6 +21,7 @@ from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.store.keys import GroupKeys
+from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
 
 _NONE: Final = ErrorCode.none.value
@@ -92,7 +93,7 @@ def offset_fetch(call: Call, request: Any) -> None:
         reply.ask()
 
 
-def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Exception) -> None:
+def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Failure) -> None:
     """Answer a request for one group whose commits were read."""
     _FetchReply(call, request).fetched(0, read)
 
@@ -174,10 +175,10 @@ class _FetchReply:
 
     # -- results
 
-    def fetched(self, place: int, answer: dict[str, Committed] | Exception) -> None:
+    def fetched(self, place: int, answer: dict[str, Committed] | Failure) -> None:
         """A group's commits were read, or could not be."""
-        if isinstance(answer, Exception):
-            self._refused(place, answer)
+        if isinstance(answer, Failure):
+            self._refused(place, answer.error)
             return
         unstable = answer.get(UNSTABLE_FIELD)
         if unstable is not None:  # other fetches share the answer

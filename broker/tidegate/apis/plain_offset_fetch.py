@@ -16,9 +16,10 @@ from tidegate.apis.topic_refresh import NAMES_UNTIL
 from tidegate.groups.offsets import PLAIN_ENTRY, UNSTABLE_FIELD, Committed, parse_values
 from tidegate.protocol.group_writers import topic_label
 from tidegate.protocol.primitives import INT16, NO_TAGS, NO_THROTTLE, length, string, uvarint
+from tidegate.store.outcome import Failure
 from tidegate.topics.model import Topic
 
-OtherWay = Callable[[Call, Any, dict[str, Committed] | Exception], None]
+OtherWay = Callable[[Call, Any, dict[str, Committed] | Failure], None]
 """Answers the request from the commits that were read, or from the failure."""
 
 _FETCHED: Final = Struct(">iq").pack
@@ -51,8 +52,8 @@ def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
         fields.append(UNSTABLE_FIELD)
     wanted = tuple(fields)
 
-    def on_values(values: Sequence[bytes | None] | Exception) -> None:
-        if isinstance(values, Exception):
+    def on_values(values: Sequence[bytes | None] | Failure) -> None:
+        if isinstance(values, Failure):
             other_way(call, request, values)
             return
         body = None if context.catalog.record_topics else _body(call, request, group, values)

@@ -36,6 +36,7 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.share_writers import share_group_heartbeat, share_group_heartbeat_error
 from tidegate.security.acls import Operation
+from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
 
 MEMBER_ID_LENGTH_MAX: Final = 36
@@ -76,11 +77,11 @@ def heartbeat(call: Call, request: Any) -> None:
         context.shares.groups.submit(keys, entered, answer)
         return
 
-    def on_reply(answered: int | KafkaError | None) -> None:
+    def on_reply(answered: int | Failure | None) -> None:
         if answered is None:
             context.shares.groups.submit(keys, entered, answer)
-        elif isinstance(answered, KafkaError):
-            answer(answered)
+        elif isinstance(answered, Failure):
+            answer(answered.error)
         else:
             answer(ShareHeartbeatAnswer(entered.member_id, entered.member_epoch, None, interval_ms(answered)))
 

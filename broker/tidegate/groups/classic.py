@@ -35,6 +35,7 @@ from tidegate.groups.waiting import GroupWaits, Watch
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -232,7 +233,7 @@ def note_subscribed(store: Store, keys: GroupKeys, generation: int, topics: Coll
     noted = "" if topics is None else json.dumps(sorted(topics), separators=(",", ":"))
 
     def answered(reply: Any) -> None:
-        if isinstance(reply, Exception):
-            logger.warning("subscription_not_noted", group=keys.ref, reason=str(reply))
+        if isinstance(reply, Failure):
+            logger.warning("subscription_not_noted", group=keys.ref, reason=reply.text)
 
     store.send_script(NOTE_SUBSCRIBED, [keys.group], [generation, noted], answered)

@@ -12,6 +12,7 @@ import structlog
 from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -114,8 +115,8 @@ class DecisionQueue(Generic[Work, Answer]):
         def answered(reply: Any) -> None:
             if written.done():
                 return
-            if isinstance(reply, Exception):
-                written.set_exception(reply)
+            if isinstance(reply, Failure):
+                written.set_exception(reply.error)
             else:
                 written.set_result(reply)
 

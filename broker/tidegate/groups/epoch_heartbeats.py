@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tidegate.errors import CoordinatorNotAvailable, KafkaError
 from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.consumer.stored import instance_text
 from tidegate.groups.expire_and_retry import FaultyGroups
@@ -19,7 +18,7 @@ from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import SessionRenewals
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.outcome import FaultyKey
+from tidegate.store.outcome import Failure, Faulty
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
@@ -29,7 +28,7 @@ EPOCH_HEARTBEAT = Script("groups/epoch_heartbeat")
 _PER_SCRIPT_MAX: Final = 500
 _NONE: Final = 0
 
-OnReply = Callable[[int | KafkaError | None], None]
+OnReply = Callable[[int | Failure | None], None]
 """Called once with the group's heartbeat interval, ms (0: the broker's setting); None if a decision has to answer."""
 
 Queued = tuple[MemberRef, OnReply]
@@ -105,7 +104,7 @@ class EpochHeartbeats:
                 args += (member_ref.member_id, member_ref.generation, instance)
 
         def answered(reply: Any) -> None:
-            if isinstance(reply, Exception):
+            if isinstance(reply, Failure):
                 self._failed(groups, reply)
                 return
             at = 1
@@ -150,8 +149,8 @@ class EpochHeartbeats:
         if snapshot is not None:
             self.snapshots.end(snapshot)
 
-    def _failed(self, groups: Gathered[Queued], failure: Exception) -> None:
-        if isinstance(failure, FaultyKey):
+    def _failed(self, groups: Gathered[Queued], failure: Failure) -> None:
+        if isinstance(failure, Faulty):
             if len(groups) > 1:
                 for group in groups:
                     self._send([group])
@@ -160,11 +159,10 @@ class EpochHeartbeats:
             self.snapshots.discard(groups[0][0])
         else:
             self.snapshots.discard_all()
-        error = failure if isinstance(failure, KafkaError) else CoordinatorNotAvailable()
         for _, heartbeats in groups:
             for _, on_reply in heartbeats:
-                on_reply(error)
+                on_reply(failure)
 
 
-def _renewed(_: int | KafkaError | None) -> None:
+def _renewed(_: int | Failure | None) -> None:
     """The heartbeat was answered before; the next one is answered by a decision if this one needed it."""

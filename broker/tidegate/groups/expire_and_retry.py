@@ -18,7 +18,7 @@ from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.outcome import FaultyKey
+from tidegate.store.outcome import Failure, Faulty
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -29,13 +29,14 @@ EXTEND_SESSIONS_AFTER_OUTAGE = Script("groups/extend_sessions_after_outage")
 EXPIRY_DUE: Final = -100
 _TRIES_MAX: Final = 5
 """Expiries of one group for one call."""
+_TRY_AGAIN: Final = CoordinatorNotAvailable.code.value
 
 _FAULTY_MAX: Final = 1_000
 _FAULTY_S: Final = 60.0
 """After this time a faulty group is sent together with others again."""
 
-Expire = Callable[[GroupKeys, Callable[[Exception | None], None]], None]
-"""Apply what is overdue in one group, then call back with None or with the error."""
+Expire = Callable[[GroupKeys, Callable[[Failure | None], None]], None]
+"""Apply what is overdue in one group, then call back with None or with the failure."""
 
 BrokerName = Callable[[], str]
 """The broker name in events: this broker's node id, which changes after its lease was lost."""
@@ -106,7 +107,7 @@ class ExpiringCall(Generic[Item]):
     """A call of one script for several groups; overdue groups are expired, then the call is repeated for them.
 
     `write(groups)` returns the script's keys and arguments; the script returns NONE and a code for each item.
-    `reply(items, answer)` is called once for each of `groups`, with the codes of its items or with an exception.
+    `reply(items, answer)` is called once for each of `groups`, with the codes of its items or with a failure.
     If a key of one group fails the script, it is repeated for each group, and the group is added to `faulty`.
     """
 
@@ -118,7 +119,7 @@ class ExpiringCall(Generic[Item]):
         expire: Expire,
         script: Script,
         write: Callable[[Gathered[Item]], tuple[list[str], list[Arg]]],
-        reply: Callable[[list[Item], Sequence[int] | Exception], None],
+        reply: Callable[[list[Item], Sequence[int] | Failure], None],
         faulty: FaultyGroups,
         tries: int = 0,
     ) -> None:
@@ -132,7 +133,7 @@ class ExpiringCall(Generic[Item]):
         self._store.send_script(self._script, key_names, args, self._answered)
 
     def _answered(self, reply: Any) -> None:
-        if isinstance(reply, Exception):
+        if isinstance(reply, Failure):
             self._failed(reply)
             return
         at = 1
@@ -144,22 +145,22 @@ class ExpiringCall(Generic[Item]):
             else:
                 self._answer(items, codes)
 
-    def _failed(self, error: Exception) -> None:
-        if isinstance(error, FaultyKey):
+    def _failed(self, failure: Failure) -> None:
+        if isinstance(failure, Faulty):
             if len(self.groups) > 1:
                 for keys, items in self.groups:
                     self._send_alone(keys, items, self._tries)
                 return
             self._faulty.add(self.groups[0][0])
         for _, items in self.groups:
-            self._answer(items, error)
+            self._answer(items, failure)
 
     def _send_alone(self, keys: GroupKeys, items: list[Item], tries: int) -> None:
         call = ExpiringCall(self._store, self._expire, self._script, self._write, self._reply, self._faulty, tries)
         call.groups.append((keys, items))
         call.send()
 
-    def _answer(self, items: list[Item], answer: Sequence[int] | Exception) -> None:
+    def _answer(self, items: list[Item], answer: Sequence[int] | Failure) -> None:
         """Pass the answer to one group's items; an exception there does not affect other groups."""
         try:
             self._reply(items, answer)
@@ -168,11 +169,10 @@ class ExpiringCall(Generic[Item]):
 
     def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
         if self._tries == _TRIES_MAX:
-            late = CoordinatorNotAvailable("the group's deadlines pass faster than they are processed")
-            self._answer(items, late)
+            self._answer(items, [_TRY_AGAIN] * len(items))  # deadlines pass faster than they are processed
             return
 
-        def expired(failure: Exception | None) -> None:
+        def expired(failure: Failure | None) -> None:
             if failure is None:
                 self._send_alone(keys, items, self._tries + 1)
             else:

@@ -21,6 +21,7 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -55,9 +56,9 @@ ExpireOne = Callable[[GroupKeys], Awaitable[None]]
 def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
     """A function that applies everything overdue in one group; `broker` is the broker name in events."""
 
-    def expire(keys: GroupKeys, on_expired: Callable[[Exception | None], None]) -> None:
+    def expire(keys: GroupKeys, on_expired: Callable[[Failure | None], None]) -> None:
         def answered(reply: Any) -> None:
-            on_expired(reply if isinstance(reply, Exception) else None)
+            on_expired(reply if isinstance(reply, Failure) else None)
 
         args = group_script_args(store, keys, broker())
         extend_sessions_after_outage(store, keys)

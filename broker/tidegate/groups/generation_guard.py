@@ -27,6 +27,7 @@ from tidegate.groups.waiters import GroupStatus
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -141,7 +142,7 @@ class GenerationGuard:
         keys = group_of(self._store, ref.decode())
 
         def answered(reply: Any) -> None:
-            if not isinstance(reply, Exception):
+            if not isinstance(reply, Failure):
                 _log(keys, reply)
                 refused, self._refused = self._refused, {}
                 self._bump(refused)

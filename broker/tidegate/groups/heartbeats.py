@@ -13,7 +13,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
-from tidegate.errors import CoordinatorNotAvailable, KafkaError, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.expire_and_retry import BrokerName, ExpiringCall, FaultyGroups, nobody
 from tidegate.groups.expiry import expirer
@@ -22,6 +22,7 @@ from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
@@ -41,6 +42,7 @@ _PER_SCRIPT_MAX: Final = 500
 _GROUPS_PER_SCRIPT_MAX: Final = 100
 """A script of so many groups takes Redis about 0.7 ms; other commands wait meanwhile."""
 _NONE: Final = 0
+_UNAVAILABLE: Final = StoreUnavailable.code.value
 
 
 class _Sent(list[QueuedHeartbeat]):
@@ -171,13 +173,12 @@ class Heartbeats:
                 args += (member_ref.member_id, member_ref.generation, member_ref.instance_id or "")
         return key_names, args
 
-    def _reply(self, heartbeats: list[QueuedHeartbeat], answer: Sequence[int] | Exception) -> None:
+    def _reply(self, heartbeats: list[QueuedHeartbeat], answer: Sequence[int] | Failure) -> None:
         assert isinstance(heartbeats, _Sent)
-        if isinstance(answer, Exception):
+        if isinstance(answer, Failure):
             self._discard(heartbeats.keys)
-            error = answer if isinstance(answer, KafkaError) else CoordinatorNotAvailable()
             for _, on_code in heartbeats:
-                on_code(error.code.value)
+                on_code(_UNAVAILABLE)
             return
         snapshot = heartbeats.snapshot
         for (member_ref, on_code), code in zip(heartbeats, answer, strict=True):

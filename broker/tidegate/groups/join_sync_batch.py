@@ -19,6 +19,7 @@ from tidegate.groups.waiters import GroupStatus
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -111,10 +112,10 @@ class RequestBatcher:
         return [*args, *trailing_args]
 
     def _reply(self, keys: GroupKeys, requests: Sequence[_Request], reply: Any) -> None:
-        if isinstance(reply, Exception):
+        if isinstance(reply, Failure):
             for request in requests:
                 if not request.entered.done():
-                    request.entered.set_exception(StoreUnavailable(str(reply)))
+                    request.entered.set_exception(reply.error)
             return
         _, due_ms, answers = reply[:3]
         status, last = GroupStatus.from_end_of(reply), len(requests) - 1

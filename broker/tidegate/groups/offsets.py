@@ -37,7 +37,7 @@ from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.outcome import failure_of
+from tidegate.store.outcome import Failure, failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -66,14 +66,14 @@ PLAIN_ENTRY: Final = re.compile(
 )
 """A stored value as `entry_json` writes it, without JSON escapes in the metadata."""
 
-OnCode = Callable[[int | Exception], None]
-"""Called once with the code of a commit, or with the exception that prevented its evaluation."""
+OnCode = Callable[[int], None]
+"""Called once with the code of a commit; COORDINATOR_NOT_AVAILABLE while Redis is."""
 
-OnFetched = Callable[[dict[str, Committed] | Exception], None]
+OnFetched = Callable[[dict[str, Committed] | Failure], None]
 """Called once with the commits by field; a field without a commit is absent."""
 
 
-OnValues = Callable[[Sequence[bytes | None] | Exception], None]
+OnValues = Callable[[Sequence[bytes | None] | Failure], None]
 """Called once with the stored values in the order of their fields, None where there is no commit."""
 
 
@@ -99,9 +99,9 @@ Prove = Callable[[Node, Callable[[bool], None]], None]
 QueuedBatch = tuple[Commit, OnCode]
 """A commit and the callback for its code."""
 
-HandOut = Callable[[list[QueuedBatch], Sequence[int] | Exception], None]
+HandOut = Callable[[list[QueuedBatch], Sequence[int] | Failure], None]
 _STORED: Final = 0
-_UNPROVED: Final = CoordinatorNotAvailable.code.value
+_TRY_AGAIN: Final = CoordinatorNotAvailable.code.value
 
 
 def offset_field(topic: str, partition: int) -> str:
@@ -256,7 +256,7 @@ class Offsets:
         question = self._asked
 
         def answered(reply: Any) -> None:
-            if not isinstance(reply, Exception) and question > self._on_group_change:
+            if (reply is None or isinstance(reply, bytes)) and question > self._on_group_change:
                 self._on_group_change, self._topics_version = question, int(reply or 0)
 
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
@@ -327,19 +327,19 @@ def commit_arguments(
     return key_names, args
 
 
-def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> None:
-    """Call each commit's callback with its code or with the exception."""
-    if isinstance(answer, Exception):
+def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
+    """Call each commit's callback with its code."""
+    if isinstance(answer, Failure):
         for _, on_code in queued:
-            on_code(answer)
+            on_code(_TRY_AGAIN)
     else:
         for (_, on_code), code in zip(queued, answer, strict=True):
             on_code(code)
 
 
-def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer: Sequence[int] | Exception) -> None:
+def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
     """The same once the stored ones are proved; what is not proved is answered as Kafka answers it."""
-    if isinstance(answer, Exception) or _STORED not in answer:
+    if isinstance(answer, Failure) or _STORED not in answer:
         _hand_out(queued, answer)
         return
     connection = node.control.failover_epoch
@@ -348,7 +348,7 @@ def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer:
         if held and node.control.failover_epoch == connection:  # else the proof may be another server's
             _hand_out(queued, answer)
         else:
-            _hand_out(queued, [_UNPROVED if code == _STORED else code for code in answer])
+            _hand_out(queued, [_TRY_AGAIN if code == _STORED else code for code in answer])
 
     prove(node, proved)
 
@@ -364,8 +364,8 @@ class _Read:
         self._fields = fields
 
     def on_offsets(self, reply: Any) -> None:
-        failure = failure_of(reply) if isinstance(reply, Exception) else None
-        result = reply if failure is None else failure.error
+        failure = None if isinstance(reply, list | dict) else failure_of(reply)
+        result = reply if failure is None else failure
         for on_values in self.waiting_for_values:
             on_values(result)
         if not self.waiting:

@@ -19,6 +19,7 @@ import structlog
 from tidegate.errors import StoreUnavailable
 from tidegate.store.link import Arg, Link
 from tidegate.store.node import Node
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -168,7 +169,7 @@ class FailoverEpochs:
             self._assigning = False
             if self._closed or self._replication_ids.get(self._store.metadata_node) != metadata_node:
                 return  # requested again when its replication id is known
-            if isinstance(reply, Exception):
+            if isinstance(reply, Failure):
                 asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._assign)
                 return
             self._known(frozenset(asked), reply[1])

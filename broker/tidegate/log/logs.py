@@ -146,7 +146,7 @@ class Logs(PartitionServices):
                 args += (0, item)
 
             def queued(reply: Any) -> None:
-                if isinstance(reply, Exception):
+                if not isinstance(reply, int):
                     self._upkeep_known.difference_update(due)  # the next sweep adds it again
                     self.dirty.update(dict.fromkeys(dirty))
                     self.new_record_logs.update(new)

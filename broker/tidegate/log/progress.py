@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidegate.log import open_transactions
 from tidegate.log.producers_table import ProducerState, to_text
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.tasks import TaskSet
 
@@ -99,7 +100,7 @@ class Progress:
 
         def saved(reply: Any) -> None:
             self._saving = False
-            if not isinstance(reply, Exception) and reply[0] == 0 and reply[1] == 1:
+            if not isinstance(reply, Failure) and reply[0] == 0 and reply[1] == 1:
                 view.snapshot_offset = max(view.snapshot_offset, offset)
 
         keys, head, states = self._log.keys, *self._snapshot(view)

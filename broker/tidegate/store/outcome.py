@@ -20,10 +20,6 @@ _FAULTY_KEY: Final = ("WRONGTYPE", "ERR ")
 """Starts of errors that one key may cause; others (READONLY, OOM, LOADING) hold for every key of the server."""
 
 
-class FaultyKey(StoreUnavailable):
-    """A script failed, perhaps by what one of its keys contains; other keys are served."""
-
-
 @dataclass(frozen=True, slots=True)
 class Ok:
     """The command ran; `value` is its reply."""
@@ -67,6 +63,12 @@ class Refused(Failure):
     __slots__ = ()
 
 
+class Faulty(Refused):
+    """A script failed, perhaps by what one of its keys contains; other keys are served."""
+
+    __slots__ = ()
+
+
 class Unknown(Failure):
     """Possibly executed: no reply arrived, or it came from a server that no longer has the key."""
 
@@ -86,9 +88,9 @@ def failure_of(reply: object) -> Failure | None:
     return Unknown(str(reply)) if isinstance(reply, Exception) else None
 
 
-def script_error_of(text: str) -> StoreUnavailable:
-    """The exception for the error reply of a script that was executed."""
-    return FaultyKey(text) if text.startswith(_FAULTY_KEY) else StoreUnavailable(text)
+def script_failure_of(text: str) -> Refused:
+    """The failure for the error reply of a script that was executed."""
+    return Faulty(text) if text.startswith(_FAULTY_KEY) else Refused(text)
 
 
 def outcome_of(reply: object) -> Ok | Failure:

@@ -21,7 +21,7 @@ from tidegate.store.cached_keys import CachedKeys
 from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Node
-from tidegate.store.outcome import script_error_of
+from tidegate.store.outcome import Failure, Unknown, script_failure_of
 from tidegate.store.primary import FOLLOW_MS, Primary
 from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
@@ -46,7 +46,7 @@ _KEYS_TRIED: Final = 2_000
 
 OnNode = Callable[[Node], None]
 OnScript = Callable[[Any], None]
-"""Called once with a script's reply (a list; code first) or an exception instance."""
+"""Called once with a script's reply (a list; code first) or with a `Failure`."""
 
 
 class Store:
@@ -270,17 +270,19 @@ class Store:
     # -- scripts
 
     def send_script(self, script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
-        """Run a script; `on_reply` gets the raw reply, or an exception instance. For the hot path."""
+        """Run a script; `on_reply` gets the raw reply, or a `Failure`. For the hot path."""
         meter, sent_s = metrics.script(script.label), perf_counter()
         node = self.metadata_node if self.cluster is None else self.cluster.node(keys[0])
         command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
 
         def answered(reply: Any) -> None:
             meter.observe(perf_counter() - sent_s)
-            if isinstance(reply, hiredis.ReplyError):
+            if self.cluster is not None:
+                reply = self.cluster.validated(node, keys[0], reply)
+            if isinstance(reply, Exception):
                 self._refused(script, node, keys, command, reply, on_reply)
             else:
-                on_reply(reply if self.cluster is None else self.cluster.validated(node, keys[0], reply))
+                on_reply(reply)
 
         node.control.send(command, answered)
 
@@ -290,7 +292,7 @@ class Store:
         node: Node,
         keys: Sequence[str],
         command: list[Arg],
-        refusal: hiredis.ReplyError,
+        refusal: Exception,
         on_reply: OnScript,
     ) -> None:
         """Handle an error reply: load the script, follow the redirect, or fail."""
@@ -301,7 +303,7 @@ class Store:
             elif isinstance(reply, hiredis.ReplyError):
                 on_reply(self._failed(script, keys, str(reply)))
             else:
-                on_reply(reply)
+                on_reply(Unknown(str(reply)) if isinstance(reply, Exception) else reply)
 
         if str(refusal).startswith("NOSCRIPT"):
             node.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
@@ -316,8 +318,8 @@ class Store:
         def answered(reply: Any) -> None:
             if future.done():
                 return
-            if isinstance(reply, Exception):
-                future.set_exception(reply)
+            if isinstance(reply, Failure):
+                future.set_exception(reply.error)
             elif reply[0] != 0:
                 future.set_exception(from_code(reply[0]))
             else:
@@ -326,8 +328,8 @@ class Store:
         self.send_script(script, keys, args, answered)
         return await future
 
-    def _failed(self, script: Script, keys: Sequence[str], text: str) -> StoreUnavailable:
-        """The exception for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
+    def _failed(self, script: Script, keys: Sequence[str], text: str) -> Failure:
+        """The failure for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
 
         Logged at most once a second per script, with the number of failures since: a hot script can fail thousands of
         times a second.
@@ -342,7 +344,7 @@ class Store:
             self._failures[script.name] = (now_s, 0)
         else:
             self._failures[script.name] = (logged_s, since + 1)
-        return script_error_of(text)
+        return script_failure_of(text)
 
     # -- plain commands
 

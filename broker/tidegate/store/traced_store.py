@@ -9,6 +9,7 @@ from opentelemetry.trace import SpanKind, StatusCode, Tracer, get_current_span
 
 from tidegate.settings import Settings
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import OnScript, Store
 
@@ -29,8 +30,8 @@ class TracedStore(Store):
         span = self._tracer.start_span(f"script {script.name}", kind=SpanKind.CLIENT, attributes=attributes)
 
         def answered(reply: Any) -> None:
-            if isinstance(reply, Exception):
-                span.set_status(StatusCode.ERROR, str(reply))
+            if isinstance(reply, Failure):
+                span.set_status(StatusCode.ERROR, reply.text)
             span.end()
             on_reply(reply)
 

@@ -12,6 +12,7 @@ import pytest
 from tidegate.apis import fetched_offsets
 from tidegate.apis.fetched_offsets import offset_fetch
 from tidegate.groups.offsets import UNSTABLE_FIELD, entry_json, parse_values
+from tidegate.store.outcome import Failure, Unknown
 
 TOPICS = {"t": UUID(int=7), "ünïcode": UUID(int=8)}
 
@@ -23,7 +24,7 @@ def stored(offset: int, epoch: int, topic: str, metadata: str) -> bytes:
 class FakeOffsets:
     """Stored values, read at once. `values_reads` and `reads` count the two ways."""
 
-    def __init__(self, values: dict[str, bytes], failure: Exception | None = None) -> None:
+    def __init__(self, values: dict[str, bytes], failure: Failure | None = None) -> None:
         self.values, self.failure = values, failure
         self.values_reads = self.reads = 0
 
@@ -134,7 +135,7 @@ def test_other_kinds_of_requests_are_left_to_the_general_way(request_: Any, vers
 
 @pytest.mark.parametrize("version", [1, 7, 9])
 def test_failure_has_the_bytes_of_the_general_way(version: int, monkeypatch: pytest.MonkeyPatch):
-    failure = RuntimeError("away")
+    failure = Unknown("away")
     request = request_for([("t", [0, 1])])
     plain = answered(FakeOffsets({}, failure), request, version)
     monkeypatch.setattr(fetched_offsets, "start_plain", lambda call, request, other_way: False)

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from tidegate.errors import StoreUnavailable
 from tidegate.groups import heartbeat_snapshots
 from tidegate.groups.heartbeats import HEARTBEAT, RENEWAL_INTERVAL_S, Heartbeats
 from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys, GroupKeys, ShardKeys
-from tidegate.store.outcome import FaultyKey
+from tidegate.store.outcome import Faulty, Refused
 from tidegate.store.subscription_proof import PROOF_S
 
 NONE, COORDINATOR_NOT_AVAILABLE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 0, 15, 22, 25
@@ -381,7 +380,7 @@ async def test_script_failed_every_snapshot_is_discarded() -> None:
     await bench.heartbeat()
     bench.renew()
 
-    bench.store.scripts.pop()[1](StoreUnavailable("READONLY You can't write against a read only replica."))
+    bench.store.scripts.pop()[1](Refused("READONLY You can't write against a read only replica."))
 
     assert not await bench.heartbeat(keys=OTHER)
 
@@ -393,7 +392,7 @@ async def test_script_failed_by_a_key_of_one_group_its_snapshot_alone_is_discard
     await bench.heartbeat()
     bench.renew()
 
-    bench.store.scripts.pop()[1](FaultyKey("WRONGTYPE Operation against a key"))
+    bench.store.scripts.pop()[1](Faulty("WRONGTYPE Operation against a key"))
 
     assert not await bench.heartbeat()
     assert await bench.heartbeat(keys=OTHER)

@@ -17,6 +17,7 @@ from tidegate.groups.record_commits import add_record_commits
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -51,17 +52,17 @@ class ConsumerCommits:
         expire_streams: ExpireStreams | None = None,
         tries: int = 0,
     ) -> None:
-        """Store a commit. `on_code` gets a code, OTHER_TYPE, or StoreUnavailable; NONE once the commit is durable."""
+        """Store a commit. `on_code` gets a code or OTHER_TYPE; NONE once the commit is durable."""
 
         def answered(reply: Any) -> None:
-            if isinstance(reply, Exception):
-                on_code(reply)
+            if isinstance(reply, Failure):
+                on_code(reply.error.code.value)
             elif reply[0] == 0 and self._prove is not None:
                 hand_out_proved(self._prove, node, [(commit, on_code)], [0])
             elif reply[0] != EXPIRY_DUE:
                 on_code(reply[0])
             elif tries == _TRIES_MAX:
-                on_code(CoordinatorNotAvailable("the group's deadlines pass faster than they are expired"))
+                on_code(CoordinatorNotAvailable.code.value)  # deadlines pass faster than they are applied
             else:
                 self._groups.submit(keys, None, expired)
 
@@ -69,7 +70,7 @@ class ConsumerCommits:
             if isinstance(answer, OtherGroupType) and expire_streams is not None:
                 expire_streams(keys, expired)
             elif isinstance(answer, KafkaError):
-                on_code(answer)
+                on_code(answer.code.value)
             else:
                 self.commit(keys, commit, knows_epochs, on_code, expire_streams, tries + 1)
 

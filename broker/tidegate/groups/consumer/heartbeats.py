@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
-from tidegate.errors import KafkaError
 from tidegate.groups.consumer.commits import ConsumerCommits
 from tidegate.groups.consumer.conversion import MetadataCodec
 from tidegate.groups.consumer.coordinator import ConsumerGroups, OnDecided
@@ -18,6 +17,7 @@ from tidegate.groups.model import MemberRef
 from tidegate.groups.offsets import Prove
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
+from tidegate.store.outcome import Failure
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Catalog
 
@@ -64,11 +64,11 @@ class ConsumerHeartbeats:
             self.groups.submit(keys, request, on_decided)
             return None
 
-        def on_reply(reply: int | KafkaError | None) -> None:
+        def on_reply(reply: int | Failure | None) -> None:
             if reply is None:
                 self.groups.submit(keys, request, on_decided)
-            elif isinstance(reply, KafkaError):
-                on_decided(reply)
+            elif isinstance(reply, Failure):
+                on_decided(reply.error)
             else:
                 interval_ms = reply or self._settings.group_consumer_heartbeat_interval_ms
                 on_decided(HeartbeatAnswer(request.member_id, request.member_epoch, None, interval_ms))
