@@ -2,8 +2,8 @@
 --[[ Give a broker process a node id: its previous one, the requested one, or the lowest that is free.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
-KEYS[2]  brokers  hash  node id -> the broker's record (JSON)
-KEYS[3]  info     hash  brokers_version, drain:<node id>
+KEYS[2]  brokers  hash  node id -> the broker's record (JSON); its process is "" once the lease was ended
+KEYS[3]  info     hash  brokers_version, drain:<node id>, unclean_incarnation, incarnation (the failover epoch)
 ARGV[1]  process that asks
 ARGV[2]  its record (JSON with process, address)
 ARGV[3]  requested node id, or ""
@@ -28,11 +28,13 @@ for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
   if held.process == process then
     own = node_id
   elseif renewed_at + gone_ms + reuse_ms <= now then
+    if held.process ~= "" then lease.note_unclean(info) end
     redis.call("ZREM", leases, node_id)
     redis.call("HDEL", brokers, node_id)
     redis.call("HDEL", info, "drain:" .. node_id)
-  elseif address_is_ours and held.address == address and renewed_at + gone_ms > now then
-    redis.call("ZADD", leases, now - gone_ms, node_id)
+  elseif address_is_ours and held.address == address then
+    if renewed_at + gone_ms > now then redis.call("ZADD", leases, now - gone_ms, node_id) end
+    lease.set_ended(brokers, node_id)
   end
 end
 
@@ -40,6 +42,7 @@ local node_id = own
 if wanted ~= "" then
   local renewed_at = lease.renewed_at(leases, wanted)
   if wanted ~= own and renewed_at + gone_ms > now then return { ERROR.NONE, -1, renewed_at } end
+  if wanted ~= own and (lease.process(brokers, wanted) or "") ~= "" then lease.note_unclean(info) end
   node_id = wanted
 elseif not own then
   node_id = 1

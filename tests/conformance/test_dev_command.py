@@ -179,6 +179,18 @@ def test_nothing_outlives_a_killed_parent(own_dev: Dev) -> None:
     wait_until_free(own_dev.ports)
 
 
+async def generation_of_one_more_member(dev: Dev) -> int:
+    """A member joins the group "readers", gets its partitions, and leaves."""
+    consumer = AIOKafkaConsumer("kept", bootstrap_servers=dev.bootstrap, group_id="readers")
+    await consumer.start()
+    async with asyncio.timeout(30):
+        while not consumer.assignment():
+            await asyncio.sleep(0.05)
+    generation: int = consumer._coordinator.generation
+    await consumer.stop()
+    return generation
+
+
 async def test_data_survives_between_runs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     first = Dev(tmp_path, "--data", str(data))
@@ -187,6 +199,7 @@ async def test_data_survives_between_runs(tmp_path: Path) -> None:
     await producer.start()
     await producer.send_and_wait("kept", b"still here")
     await producer.stop()
+    assert await generation_of_one_more_member(first) == 1
     assert first.stop() == 0
 
     second = Dev(tmp_path, "--data", str(data))
@@ -196,10 +209,12 @@ async def test_data_survives_between_runs(tmp_path: Path) -> None:
         await consumer.start()
         record = await asyncio.wait_for(consumer.getone(), 30)
         await consumer.stop()
+        generation = await generation_of_one_more_member(second)
     finally:
         second.stop()
 
     assert (record.offset, record.value) == (0, b"still here")
+    assert generation < 10, "a clean restart lost nothing, so no generations are skipped"
 
 
 def test_data_directory_serves_one_at_a_time(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import structlog
 
 import tidegate
+from tidegate.cluster.clean_shutdown import begin_serving, can_note
 from tidegate.cluster.identity import open_cluster
 from tidegate.cluster.listeners import single_listeners
 from tidegate.errors import CannotStart, StoreUnavailable
@@ -164,10 +165,11 @@ class BrokerLease:
         if self.held:
             self.held = False
             with contextlib.suppress(StoreUnavailable):
+                is_noted = await can_note(self._store)
                 await self._store.run(
                     END_LEASE,
-                    [self._keys.leases, self._keys.brokers],
-                    *(self.node_id, self.process, self._settings.broker_lease_timeout_ms),
+                    [self._keys.leases, self._keys.brokers, self._keys.info],
+                    *(self.node_id, self.process, self._settings.broker_lease_timeout_ms, int(is_noted)),
                 )
 
     def name(self) -> str:
@@ -297,6 +299,11 @@ class BrokerLease:
                 self._refusal_logged = True
                 logger.error("node_id_held_by_another", node_id=self._settings.node_id)
             return False
+        try:
+            await begin_serving(self._store, None)
+        except StoreUnavailable:
+            self.held = False  # the next attempt takes this lease again
+            raise
         self._refusal_logged = False
         self._be_lenient()
         logger.info("lease_taken", node_id=self.node_id)

@@ -8,7 +8,8 @@ own requests wait for, before it answers them, and remembers the groups that cha
 before every other command, it reports the remembered generations; a group that is behind gets a strictly higher
 generation next, and its members are asked to rejoin. If nothing was lost, this changes nothing.
 
-If all brokers are new, none remembers a generation: then all groups skip ahead (`bump_all_generations`).
+If all brokers are new, none remembers a generation: then all groups skip ahead (`bump_all_generations`), unless the
+last brokers stopped in order and Redis has lost nothing since (`cluster/clean_shutdown`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, Final
 
 import structlog
 
+from tidegate.cluster.clean_shutdown import begin_serving
 from tidegate.groups.expire_and_retry import BrokerName, group_script_args, group_script_keys, nobody
 from tidegate.groups.expiry import group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
@@ -198,22 +200,20 @@ def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
 
 
 async def bump_all_generations(store: Store, failover_epoch: int, broker: str = "") -> int:
-    """Let every group skip ahead, unless a broker handled this failover epoch already. Returns the number of groups.
+    """Let every group skip ahead, unless nothing was lost or a broker handled this epoch. Returns the number of groups.
 
     For a starting broker, before it serves; brokers that run through a change of the epoch remember their generations.
     Raises StoreUnavailable.
     """
-    info = store.cluster_keys.info
-    dealt_with = await store.command("HGET", info, _RAISED_IN)
     raised = 0
-    if dealt_with is not None and int(dealt_with) != failover_epoch:
+    if await begin_serving(store, failover_epoch):
         for shard in range(store.settings.coordinator_shards):
             names = await store.command("HKEYS", store.shard_keys(shard).groups)
             for at in range(0, len(names), _AT_ONCE):
                 groups = [group_of(store, name.decode()) for name in names[at : at + _AT_ONCE]]
                 calls = (_bump_after_failover(store, keys, failover_epoch, broker) for keys in groups)
                 raised += sum(await asyncio.gather(*calls))
-    await store.command("HSET", info, _RAISED_IN, failover_epoch)
+    await store.command("HSET", store.cluster_keys.info, _RAISED_IN, failover_epoch)
     return raised
 
 
