@@ -127,6 +127,31 @@ def test_parquet_table_and_its_clean_copy(bench: Bench) -> None:
         bench.run(DecodeJob("orders", "delta"))
 
 
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_table_partitioned_by_hour_and_topic(bench: Bench, form: Form) -> None:
+    job = DecodeJob("orders", form, partition_by="hour(timestamp),topic")
+    bench.fill(8)
+    context = bench.run(job)
+    table = job.table(context)
+    if form == "parquet":
+        rows = context.spark.read.parquet(table).toPandas()
+        table = compact(table, None, str(bench.folder / "archive"), 0)["copy"]
+        found = ds.dataset(table, partitioning="hive").to_table()
+        assert list(rows["offset"].sort_values()) == list(range(24))
+        assert set(rows["hour"]) == {"2023-11-14-22", "2023-11-15-22", "2023-11-16-22"}
+    else:
+        found = DeltaTable(table).to_pyarrow_table()
+    hours = zip(found["offset"].to_pylist(), map(str, found["hour"].to_pylist()), strict=True)
+    assert sorted(hours) == [(at, f"2023-11-{14 + at // 9}-22") for at in range(24)]
+    assert set(found["topic"].to_pylist()) == {"orders"}
+
+    bench.fill(1)
+    with pytest.raises(UsageError, match="is partitioned by hour, topic, not by day"):
+        bench.run(DecodeJob("orders", form))
+    bench.run(job)
+    assert len(files(job.table(context))) > 3
+
+
 @pytest.mark.parametrize("form", ["delta", "iceberg"])
 def test_upserted_table_has_the_newest_record_of_each_key(bench: Bench, form: Form) -> None:
     job = DecodeJob("orders", form, "lake.shop.newest" if form == "iceberg" else None, upsert=True)

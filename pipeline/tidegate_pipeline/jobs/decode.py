@@ -1,4 +1,4 @@
-"""The job `decode`: records of topics, from both tiers, as a table by day that anyone can query."""
+"""The job `decode`: records of topics, from both tiers, as a table that anyone can query."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.options import EARLIEST
 from tidegate_pipeline.sources.starting import planner_of
 from tidegate_pipeline.tables.folder import Form, check, files, form_of, next_offsets, value_type
+from tidegate_pipeline.tables.partition_fields import BY_DAY, PartitionColumns
 from tidegate_pipeline.tables.topic_ids import topic_ids
 from tidegate_pipeline.topics import Topic, find_topic
 
@@ -42,8 +43,10 @@ class DecodeJob(Job):
 
         `values`: as columns, not as bytes. `upsert`: the newest record of each key only. Raises UsageError.
         """
-        if partition_by and form != "iceberg":
-            raise UsageError("--partition-by is for Iceberg: other tables are partitioned by day")
+        if form != "iceberg":
+            self._partitioning = PartitionColumns.parse(partition_by or BY_DAY)
+        if partition_by and upsert and form == "delta":
+            raise UsageError("--partition-by with --upsert is for Iceberg: a Delta table of keys has no partitions")
         if form == "iceberg" and find_spec("pyiceberg") is None:
             raise UsageError("no pyiceberg: pip install 'tidegate-pipeline[iceberg]'")
         if upsert and form == "parquet":
@@ -113,11 +116,9 @@ class DecodeJob(Job):
 
     def start(self, context: JobContext) -> StreamingQuery:
         """Start the query; a Delta table without a checkpoint is continued at its end. Raises UsageError."""
-        from pyspark.sql.functions import col, to_date
-
         topics, path = self._found(context), self.table(context)
         if self._form != "iceberg":
-            check(path, self._form, str(context.checkpoint))
+            check(path, self._form, str(context.checkpoint), None if self._upsert else self._partitioning.names)
         rows = (
             context.spark.readStream.format("tidegate")
             .options(**topic_options(context.settings, self._org))
@@ -138,10 +139,11 @@ class DecodeJob(Job):
             writing = writing.option("upsert", self._upsert)
         elif self._form == "delta":
             writing = rows.writeStream.format("tidegate-delta").option("topicId", ids)
-            writing = writing.option("upsert", self._upsert)
+            writing = writing.option("upsert", self._upsert).option("partitionBy", self._partition_by or "")
         else:
             context.spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-            writing = rows.withColumn("day", to_date(col("timestamp"))).writeStream.format("parquet").partitionBy("day")
+            rows, names = self._partitioning.in_spark(rows), self._partitioning.names
+            writing = rows.writeStream.format("parquet").partitionBy(*names)
         return (
             (writing if self._form == "iceberg" else writing.option("path", path))
             .option("checkpointLocation", str(context.checkpoint))
@@ -165,9 +167,9 @@ class DecodeJob(Job):
         return {"table": path, "files": len(found), "file_bytes": sum(file.size for file in found)}
 
     def _iceberg(self, name: str, topic_id: str = "") -> IcebergPlan:
-        from tidegate_pipeline.tables.iceberg_table import PARTITION_BY, IcebergPlan
+        from tidegate_pipeline.tables.iceberg_table import IcebergPlan
 
-        return IcebergPlan(name, topic_id, partition_by=self._partition_by or PARTITION_BY)
+        return IcebergPlan(name, topic_id, partition_by=self._partition_by or BY_DAY)
 
     def _known(self, topic: Topic, path: str) -> dict[int, int]:
         """The next offset of each partition, where the table knows it."""

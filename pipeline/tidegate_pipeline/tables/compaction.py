@@ -17,8 +17,10 @@ from pyarrow import fs
 
 from tidegate.records.segments import below
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.tables.folder import files, form_of
+from tidegate_pipeline.tables.columns import DAY
+from tidegate_pipeline.tables.folder import files, form_of, partition_names_of
 
 _FILE_ROWS_MAX: Final = 4_000_000
 _GROUP_ROWS_MAX: Final = 1 << 17
@@ -34,16 +36,17 @@ def publish(path: str, to: str) -> dict[str, Any]:
     if not source:
         raise UsageError(f"{path} has no files yet")
     opened = ArchiveFolder.open(path)
-    days = ds.partitioning(pa.schema([pa.field("day", pa.date32())]), flavor="hive")
-    newest = ds.dataset(source[-1:], filesystem=opened.filesystem, format="parquet", partitioning=days)
+    by = _partitioning(path, source[-1])
+    newest = ds.dataset(source[-1:], filesystem=opened.filesystem, format="parquet", partitioning=by)
     rows = ds.dataset(
-        source, filesystem=opened.filesystem, format="parquet", partitioning=days, schema=newest.schema
+        source, filesystem=opened.filesystem, format="parquet", partitioning=by, schema=newest.schema
     )  # older files have fewer columns
     ds.write_dataset(
-        rows, folder.root, filesystem=folder.filesystem, format="parquet", partitioning=days, file_options=_ZSTD,
+        rows, folder.root, filesystem=folder.filesystem, format="parquet", partitioning=by, file_options=_ZSTD,
         max_rows_per_file=_FILE_ROWS_MAX, max_rows_per_group=_GROUP_ROWS_MAX, use_threads=False,
+        max_partitions=max(len({file.rpartition("/")[0] for file in source}), 1),
     )  # fmt: skip
-    copied = ds.dataset(folder.root, filesystem=folder.filesystem, format="parquet", partitioning=days)
+    copied = ds.dataset(folder.root, filesystem=folder.filesystem, format="parquet", partitioning=by)
     for file in copied.files:
         folder.sync(file)
     folder.filesystem.open_output_stream(folder.path("_SUCCESS")).close()
@@ -55,6 +58,13 @@ def publish(path: str, to: str) -> dict[str, Any]:
         "copy_files": len(copied.files),
         "rows": copied.count_rows(),
     }
+
+
+def _partitioning(path: str, file: str) -> ds.Partitioning:
+    """That of a table, by the path of one of its files. What is no column of every table is text, as in the path."""
+    types = {field.name: field.type for field in (*DECODED_ARROW, DAY)}
+    names = partition_names_of(path, file)
+    return ds.partitioning(pa.schema([pa.field(name, types.get(name, pa.string())) for name in names]), flavor="hive")
 
 
 def rewrite(path: str, keep: timedelta) -> dict[str, Any]:

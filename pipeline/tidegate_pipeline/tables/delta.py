@@ -9,6 +9,7 @@ the table; `compact` and `maintain` remove them.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,13 +28,18 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
-from tidegate_pipeline.tables.columns import DAY
+from tidegate_pipeline.tables.partition_fields import BY_DAY, NULL, PartitionColumns, as_text, partitioned_otherwise
 from tidegate_pipeline.tables.topic_ids import id_of_topic
 
 STATISTICS: Final = ("partition", "offset")
 """The columns with minimum and maximum in each file's entry of the log."""
 ROW_GROUP_BYTES: Final = 32 << 20
 FILE_BYTES_MAX: Final = 512 << 20
+HELD_BYTES_MAX: Final = 128 << 20
+"""Rows in a task's memory, in all files that it writes."""
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_FOLDER_MAX: Final = 64
+"""Characters of a value in the name of a folder."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -46,11 +52,17 @@ class DeltaPlan:
     path: str
     topic_id: str
     columns: pa.Schema = DECODED_ARROW
+    partition_by: str = BY_DAY
+
+    @property
+    def partitioning(self) -> PartitionColumns:
+        """Raises UsageError."""
+        return PartitionColumns.parse(self.partition_by)
 
     @property
     def table_columns(self) -> pa.Schema:
-        """Those of the rows, and the day."""
-        return self.columns.append(DAY)
+        """Those of the rows, and those that partition columns are. Raises UsageError."""
+        return self.partitioning.of_table(self.columns)
 
     def transaction(self, topic: str, partition: int) -> str:
         """The application id under which the table knows how far a partition is."""
@@ -62,7 +74,15 @@ class DeltaPlan:
 
     def create(self) -> DeltaTable:
         """An empty one, or what another query just made."""
-        return DeltaTable.create(self.path, self.table_columns, mode="ignore", partition_by=[DAY.name])
+        return DeltaTable.create(self.path, self.table_columns, mode="ignore", partition_by=self.partitioning.names)
+
+    def check_partitioning(self) -> None:
+        """That a table that is there is partitioned so. Raises UsageError."""
+        self.partitioning.of_table(self.columns)
+        names, table = self.partitioning.names, self.table()
+        there = names if table is None else table.metadata().partition_columns
+        if there != names:
+            raise partitioned_otherwise(self.path, there, names)
 
     def evolved(self, table: DeltaTable) -> DeltaTable:
         """The table with the columns and nested fields that rows have and it has not. Raises UsageError."""
@@ -104,11 +124,11 @@ class DeltaPlan:
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A file below the table's folder, with the rows of one day."""
+    """A file below the table's folder, with the rows of one partition of the table."""
 
     path: str
     size: int
-    day: str
+    values: Mapping[str, str | None]
     rows: int
     least: Mapping[str, Any]
     most: Mapping[str, Any]
@@ -116,7 +136,7 @@ class Added:
     def action(self, now_ms: int) -> AddAction:
         """As the table's log has it."""
         stats = {"numRecords": self.rows, "minValues": dict(self.least), "maxValues": dict(self.most)}
-        return AddAction(self.path, self.size, {DAY.name: self.day}, now_ms, True, json.dumps(stats))
+        return AddAction(self.path, self.size, dict(self.values), now_ms, True, json.dumps(stats))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +154,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Tabled:
-        """One task's rows to files of their days, those left out that the table has."""
+        """One task's rows to files of their partitions, those left out that the table has."""
         return _Task(self._plan).run(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -150,8 +170,9 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         properties = CommitProperties(app_transactions=self._plan.advanced(table, _joined(tabled)))
         try:
             table.create_write_transaction(
-                actions, "append", self._plan.table_columns, [DAY.name], commit_properties=properties
-            )
+                actions, "append", self._plan.table_columns, self._plan.partitioning.names,
+                commit_properties=properties,
+            )  # fmt: skip
         except DeltaError as error:
             raise ArchiveConflict(f"{self._plan.path}: another query writes this table: {error}") from error
         self._plan.sync()
@@ -199,7 +220,8 @@ class _Task:
         self._folder = ArchiveFolder.open(plan.path)
         self._there: dict[Place, int] = {}
         self._ranges: dict[Place, tuple[int, int]] = {}
-        self._days: dict[str, _DayFile] = {}
+        self._partitioning = plan.partitioning
+        self._open: dict[tuple[str | None, ...], _PartitionFile] = {}
         self._files: list[Added] = []
 
     def run(self, iterator: Iterator[pa.RecordBatch]) -> Tabled:
@@ -210,7 +232,7 @@ class _Task:
                 of_topic = rows.filter(pc.equal(rows["topic"], topic))
                 for partition in pc.unique(of_topic["partition"]).to_pylist():
                     self._take((topic, partition), of_topic.filter(pc.equal(of_topic["partition"], partition)))
-        self._files += [file.close() for file in self._days.values()]
+        self._files += [file.close() for file in self._open.values()]
         return Tabled(tuple(self._files), self._ranges)
 
     def _take(self, place: Place, rows: pa.Table) -> None:
@@ -222,53 +244,88 @@ class _Task:
             return
         first, last = pc.min_max(rows["offset"]).as_py().values()
         self._ranges[place] = (self._ranges.get(place, (first, last))[0], last)
-        days = pc.cast(rows["timestamp"], DAY.type, safe=False)
-        for day in pc.unique(days):
-            name = day.as_py().isoformat()
-            file = self._days.setdefault(name, _DayFile(self._folder, name, self._plan.columns))
-            file.add(rows.filter(pc.equal(days, day)))
-            if file.size >= FILE_BYTES_MAX:
-                self._files.append(self._days.pop(name).close())
+        values = self._partitioning.values(rows)
+        distinct = values.group_by(values.column_names).aggregate([]).to_pylist()
+        for chosen in distinct:
+            self._write(chosen, rows.filter(_equal(values, chosen)) if len(distinct) > 1 else rows)
+        while sum(file.held_bytes for file in self._open.values()) > HELD_BYTES_MAX:
+            max(self._open.values(), key=lambda file: file.held_bytes).flush()
+
+    def _write(self, partition: Mapping[str, Any], rows: pa.Table) -> None:
+        texts = {name: as_text(partition[name]) for name in self._partitioning.names}
+        place = tuple(texts.values())
+        if place not in self._open:
+            columns = self._partitioning.in_files(self._plan.columns)
+            self._open[place] = _PartitionFile(self._folder, texts, columns)
+        file = self._open[place]
+        file.add(rows)
+        if file.size >= FILE_BYTES_MAX:
+            self._files.append(self._open.pop(place).close())
 
 
-class _DayFile:
-    """A file of one day's rows that grows by row groups; `size` is that of the rows in memory."""
+def _equal(values: pa.Table, chosen: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Which rows have these values, null among them."""
+    found = None
+    for name, value in chosen.items():
+        column = values[name]
+        same = (
+            pc.is_null(column)
+            if value is None
+            else pc.fill_null(pc.equal(column, pa.scalar(value, column.type)), False)
+        )
+        found = same if found is None else pc.and_(found, same)
+    return found
 
-    def __init__(self, folder: ArchiveFolder, day: str, columns: pa.Schema) -> None:
+
+class _PartitionFile:
+    """A file of one partition's rows that grows by row groups; `size` is that of all its rows in memory."""
+
+    def __init__(self, folder: ArchiveFolder, values: Mapping[str, str | None], columns: pa.Schema) -> None:
         self._folder = folder
-        self._day = day
-        self._name = f"{DAY.name}={day}/{secrets.token_hex(16)}.parquet"
+        self._values = values
+        self._columns = columns
+        self._name = f"{_below(values)}/{secrets.token_hex(16)}.parquet"
         path = folder.path(self._name)
         if folder.is_local:
             folder.filesystem.create_dir(path.rpartition("/")[0])
         self._writer = pq.ParquetWriter(path, columns, filesystem=folder.filesystem, compression="zstd")
         self._held: list[pa.Table] = []
-        self._held_bytes = self.size = self._rows = 0
+        self.held_bytes = self.size = self._rows = 0
         self._least: dict[str, Any] = {}
         self._most: dict[str, Any] = {}
 
     def add(self, rows: pa.Table) -> None:
-        """Rows of the day."""
+        """Rows of the partition."""
+        rows = rows.select(self._columns.names)
         self._held.append(rows)
-        self._held_bytes += rows.nbytes
+        self.held_bytes += rows.nbytes
         self.size += rows.nbytes
         self._rows += len(rows)
         for name in STATISTICS:
+            if name not in self._columns.names:
+                continue
             least, most = pc.min_max(rows[name]).as_py().values()
             self._least[name] = min(least, self._least.get(name, least))
             self._most[name] = max(most, self._most.get(name, most))
-        if self._held_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+        if self.held_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
     def close(self) -> Added:
         """The whole file, on the disk: what is committed is not read again."""
-        self._flush()
+        self.flush()
         self._writer.close()
         self._folder.sync(self._folder.path(self._name))
         size = self._folder.filesystem.get_file_info(self._folder.path(self._name)).size
-        return Added(self._name, size, self._day, self._rows, self._least, self._most)
+        return Added(self._name, size, self._values, self._rows, self._least, self._most)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """A row group of the rows that are held."""
         if self._held:
             self._writer.write_table(pa.concat_tables(self._held))
-            self._held, self._held_bytes = [], 0
+            self._held, self.held_bytes = [], 0
+
+
+def _below(values: Mapping[str, str | None]) -> str:
+    """A partition's folder. For people: what counts are the values in the table's log."""
+    named = {name: NULL if value is None else _UNSAFE.sub("_", value)[:_FOLDER_MAX] for name, value in values.items()}
+    return "/".join(f"{name}={value}" for name, value in named.items())

@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.errors import ArchiveConflict, UsageError
 from tidegate_pipeline.tables import upserts
-from tidegate_pipeline.tables.columns import DAY
 from tidegate_pipeline.tables.delta import DeltaPlan
 from tidegate_pipeline.tables.upserts import Staged, StagingTask
 
@@ -33,7 +32,7 @@ class DeltaStatePlan(DeltaPlan):
 
     def evolved(self, table: DeltaTable) -> DeltaTable:
         """As of any table. Raises UsageError for one of all records."""
-        if DAY.name in pa.schema(table.schema()).names:
+        if table.metadata().partition_columns:
             raise UsageError(f"{self.path} is a table of all records: choose another for the newest of each key")
         return DeltaPlan.evolved(self, table)
 

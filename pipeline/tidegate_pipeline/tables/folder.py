@@ -7,6 +7,7 @@ Spark's file sink, `_delta_log` for Delta.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
@@ -16,6 +17,7 @@ from pyarrow import fs, parquet
 from tidegate_pipeline.archive.listing import committed_files
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.tables.partition_fields import partitioned_otherwise
 from tidegate_pipeline.topics import Topic
 
 Form = Literal["parquet", "delta", "iceberg"]
@@ -37,8 +39,8 @@ def form_of(path: str) -> Form | None:
     return next((form for form, log in _LOGS.items() if _names(path, log)), None)
 
 
-def check(path: str, form: Form, checkpoint: str) -> None:
-    """That table and checkpoint belong together. Raises UsageError.
+def check(path: str, form: Form, checkpoint: str, partition_names: Sequence[str] | None) -> None:
+    """That table, checkpoint and partition columns (None: any) belong together. Raises UsageError.
 
     Spark's file sink knows micro-batches by number: with another checkpoint it would pass over new ones in silence.
     """
@@ -54,6 +56,24 @@ def check(path: str, form: Form, checkpoint: str) -> None:
             f"{path} was written by a query whose checkpoint is not {checkpoint}: Spark would pass over new records."
             " Give its checkpoint, another --table, or --to delta, which goes on by offset"
         )
+    names = None if there is None or partition_names is None else _partition_names(path, form)
+    if names is not None and partition_names is not None and names != list(partition_names):
+        raise partitioned_otherwise(path, names, partition_names)
+
+
+def _partition_names(path: str, form: Form) -> list[str] | None:
+    if form == "delta":
+        from deltalake import DeltaTable
+
+        return list(DeltaTable(path).metadata().partition_columns)
+    found = files(path)
+    return partition_names_of(path, found[0].path) if found else None
+
+
+def partition_names_of(path: str, file: str) -> list[str]:
+    """The partition columns of a Parquet table, by one of its files."""
+    below = file.rpartition(f"{ArchiveFolder.open(path).root}/")[2]
+    return [folder.partition("=")[0] for folder in below.split("/")[:-1]]
 
 
 def files(path: str) -> list[TableFile]:

@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.tables.columns import columns_of
-from tidegate_pipeline.tables.iceberg_table import PARTITION_BY, STATE_PARTITION_BY, IcebergPlan, Place
+from tidegate_pipeline.tables.iceberg_table import STATE_PARTITION_BY, IcebergPlan, Place
+from tidegate_pipeline.tables.partition_fields import BY_DAY
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -53,7 +54,7 @@ class IcebergSink(DataSource):
             options.required_text("table"),
             options.required_text("topicId"),
             columns_of(schema, self.name()),
-            options.text("partitionBy", STATE_PARTITION_BY if is_upsert else PARTITION_BY),
+            options.text("partitionBy", STATE_PARTITION_BY if is_upsert else BY_DAY),
             is_upsert,
         )
         plan.prepared()

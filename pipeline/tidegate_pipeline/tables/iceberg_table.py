@@ -7,8 +7,7 @@ adds the files, so a micro-batch that runs again adds nothing, also when its che
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
@@ -23,13 +22,13 @@ from pyiceberg.utils.config import Config
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables.iceberg_nulls import keep_null_lists
+from tidegate_pipeline.tables.partition_fields import BY_DAY, parse_fields
 from tidegate_pipeline.tables.topic_ids import id_of_topic
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table, Transaction
 
-PARTITION_BY: Final = "day(timestamp)"
 STATE_PARTITION_BY: Final = "partition"
 """Of a table with the newest row of each key: that of a key never changes."""
 _UPSERT: Final = "tidegate.upsert"
@@ -41,7 +40,6 @@ _PROPERTIES: Final = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
-_FIELD: Final = re.compile(r"(\w+)\((?:(\d+), *)?([\w.]+)\)|([\w.]+)")
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -61,7 +59,7 @@ class IcebergPlan:
     name: str
     topic_id: str = ""
     columns: pa.Schema = DECODED_ARROW
-    partition_by: str = PARTITION_BY
+    partition_by: str = BY_DAY
     is_upsert: bool = False
     """The table has the newest row of each key, not all records; a property of it says so."""
 
@@ -69,7 +67,7 @@ class IcebergPlan:
         """Raises UsageError."""
         if len(self.name.split(".")) < 3:
             raise UsageError(f"an Iceberg table is catalog.namespace.table, not {self.name}")
-        list(_fields(self.partition_by))
+        list(parse_fields(self.partition_by))
 
     @cached_property
     def _catalog(self) -> Catalog:
@@ -120,8 +118,9 @@ class IcebergPlan:
                 ) as transaction,
                 transaction.update_spec() as spec,
             ):
-                for column, transform, name in _fields(self.partition_by):
-                    spec.add_field(column, parse_transform(transform), name)
+                for field in parse_fields(self.partition_by):
+                    width = f"[{field.width}]" if field.width else ""
+                    spec.add_field(field.column, parse_transform(f"{field.transform}{width}"), field.long_name)
         except TableAlreadyExistsError:
             pass
         except ValueError as error:
@@ -191,14 +190,3 @@ def without_retries(table: Table) -> Table:
     """For this object alone: pyiceberg would append again beside a commit that may have added the same offsets."""
     table.metadata.properties["commit.retry.num-retries"] = "0"
     return table
-
-
-def _fields(partition_by: str) -> Iterator[tuple[str, str, str]]:
-    """Column, transform and name of each partition field. Raises UsageError."""
-    for text in re.split(r",\s*(?![^(]*\))", partition_by.strip()):
-        found = _FIELD.fullmatch(text)
-        if not found:
-            raise UsageError(f"{text} is no partition field: day(timestamp), hour(timestamp), bucket(16, key), topic")
-        transform, width, column = found[1] or "identity", found[2], found[3] or found[4]
-        suffix = "" if transform == "identity" else f"_{transform}"
-        yield column, f"{transform}[{width}]" if width else transform, f"{column.replace('.', '_')}{suffix}"

@@ -18,7 +18,7 @@ from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables import compaction, delta
 from tidegate_pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
-from tidegate_pipeline.tables.folder import TableFile
+from tidegate_pipeline.tables.folder import TableFile, check
 from tidegate_pipeline.tables.topic_ids import topic_ids
 
 START = datetime(2026, 3, 1, 23, 0, tzinfo=UTC)
@@ -37,9 +37,11 @@ def rows(offsets: Iterable[int], partition: int = 0, topic: str = "orders") -> p
     return pa.RecordBatch.from_pylist(found, schema=DECODED_ARROW)
 
 
-def attempt(path: Path, *tasks: list[pa.RecordBatch], topic_id: str = "00", commit: bool = True) -> None:
+def attempt(
+    path: Path, *tasks: list[pa.RecordBatch], topic_id: str = "00", commit: bool = True, plan: DeltaPlan | None = None
+) -> None:
     """A micro-batch, as Spark runs it."""
-    plan = DeltaPlan(str(path), topic_id)
+    plan = plan or DeltaPlan(str(path), topic_id)
     messages: list[Any] = [
         pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(DeltaWriter(plan))).write(iter(task)))) for task in tasks
     ]
@@ -164,4 +166,68 @@ def test_large_days_are_several_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(written, Tabled)
     assert len(written.files) > 4
     assert sum(file.rows for file in written.files) == 38
-    assert {file.day for file in written.files} == {"2026-03-02", "2026-03-03"}
+    assert {file.values["day"] for file in written.files} == {"2026-03-02", "2026-03-03"}
+
+
+def test_delta_partitioned_by_hour_and_columns(tmp_path: Path) -> None:
+    city = pa.struct([("city", pa.string())])
+    columns = DECODED_ARROW.set(DECODED_ARROW.get_field_index("value"), pa.field("value", city))
+    plan = DeltaPlan(str(tmp_path), "00", columns, "hour(timestamp), topic, value.city")
+    cities = ["a/b c", None, "Zürich", "a/b c", ""]
+    given = rows(range(5))
+    at = given.schema.get_field_index("value")
+    given = given.set_column(at, "value", pa.array([{"city": city} for city in cities], city))
+    attempt(tmp_path, [given], [given.slice(0, 2)], plan=plan)
+    attempt(tmp_path, [given], plan=plan)
+
+    table = DeltaTable(str(tmp_path))
+    assert table.metadata().partition_columns == ["hour", "topic", "value_city"]
+    found = table.to_pyarrow_table().sort_by("offset").to_pylist()
+    assert [row["offset"] for row in found] == [0, 0, 1, 1, 2, 3, 4]  # both tasks of the first micro-batch
+    assert {row["hour"] for row in found} == {f"2026-03-0{1 + (23 + o) // 24}-{(23 + o) % 24:02}" for o in range(5)}
+    assert [row["value"]["city"] for row in found if row["value_city"]] == ["a/b c", "a/b c", "Zürich", "a/b c"]
+    assert all(row["value"]["city"] in (row["value_city"], "") for row in found)
+    chosen = table.to_pyarrow_table(filters=[("value_city", "=", "a/b c"), ("hour", "=", "2026-03-02-02")])
+    assert chosen["offset"].to_pylist() == [3]
+    assert table.to_pyarrow_table(columns=["topic"])["topic"].to_pylist() == ["orders"] * 7
+    table.optimize.compact()
+    assert len(DeltaTable(str(tmp_path)).to_pyarrow_table()) == 7
+
+    with pytest.raises(UsageError, match="is partitioned by hour, topic, value_city, not by day: give the same"):
+        DeltaPlan(str(tmp_path), "00").check_partitioning()
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "message"),
+    [
+        ("value", "cannot partition by value: value is binary"),
+        ("hour(offset)", r"cannot partition by hour\(offset\): offset is int64"),
+        ("day(topic)", r"cannot partition by day\(topic\): topic is string"),
+        ("value.city", "the rows have no column value.city"),
+        ("nothing", "the rows have no column nothing"),
+        ("day(timestamp", "is no partition field"),
+        ("minute(timestamp)", "by day, hour, month or year"),
+    ],
+)
+def test_delta_partitioning_that_is_refused(tmp_path: Path, partition_by: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        DeltaPlan(str(tmp_path), "00", partition_by=partition_by).check_partitioning()
+
+
+def test_delta_task_of_many_partitions_flushes_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "HELD_BYTES_MAX", 2_000)
+    attempt(tmp_path, [rows(range(at, at + 10)) for at in range(0, 100, 10)], plan=DeltaPlan(
+        str(tmp_path), "00", partition_by="hour(timestamp)"
+    ))  # fmt: skip
+
+    assert stored(tmp_path) == [(0, offset) for offset in range(100)]
+    assert len(DeltaTable(str(tmp_path)).file_uris()) == 100
+
+
+def test_delta_table_partitioned_otherwise_is_refused_before_its_query(tmp_path: Path) -> None:
+    attempt(tmp_path, [rows(range(1))])
+    check(str(tmp_path), "delta", str(tmp_path / "checkpoint"), ["day"])
+    check(str(tmp_path), "delta", str(tmp_path / "checkpoint"), None)
+
+    with pytest.raises(UsageError, match="is partitioned by day, not by hour: give the same --partition-by"):
+        check(str(tmp_path), "delta", str(tmp_path / "checkpoint"), ["hour"])

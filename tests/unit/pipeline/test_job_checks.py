@@ -89,7 +89,12 @@ def test_topic_that_is_not_there(command: str) -> None:
         ("decode --topic orders,copy --table t --values json", "--values is for one topic"),
         ("decode --topic , --table t", "which topic? --topic"),
         ("decode --topic orders --upsert", "--upsert is for Delta and Iceberg"),
-        ("decode --topic orders --partition-by topic", "--partition-by is for Iceberg"),
+        ("decode --topic orders --partition-by bucket(4,key)", "bucket(…) is for Iceberg"),
+        ("decode --topic orders --partition-by day(timestamp),day(timestamp)", "two partition columns day"),
+        (
+            "decode --topic orders --to delta --upsert --partition-by topic",
+            "--partition-by with --upsert is for Iceberg",
+        ),
     ],
 )
 def test_options_that_do_not_fit_together(command: str, message: str) -> None:

@@ -59,21 +59,24 @@ def test_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
 
 def test_checkpoint_belongs_to_a_table(tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "table"), tmp_path / "checkpoint"
-    check(table, "parquet", str(checkpoint))  # neither is there
+    check(table, "parquet", str(checkpoint), ["day"])  # neither is there
 
     given_parquet(tmp_path / "table", 1)
     with pytest.raises(UsageError, match="Spark would pass over new records"):
-        check(table, "parquet", str(checkpoint))
+        check(table, "parquet", str(checkpoint), ["day"])
     with pytest.raises(UsageError, match="is a table in parquet"):
-        check(table, "delta", str(checkpoint))
+        check(table, "delta", str(checkpoint), ["day"])
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "offsets" / "0").touch()  # killed between the sink's commit and Spark's
-    check(table, "parquet", str(checkpoint))
+    check(table, "parquet", str(checkpoint), ["day"])
+
+    with pytest.raises(UsageError, match="is partitioned by day, not by hour, topic: give the same --partition-by"):
+        check(table, "parquet", str(checkpoint), ["hour", "topic"])
 
     (checkpoint / "commits").mkdir()
     (checkpoint / "commits" / "0").touch()
     with pytest.raises(UsageError, match="there is no table at"):
-        check(str(tmp_path / "other"), "delta", str(checkpoint))
+        check(str(tmp_path / "other"), "delta", str(checkpoint), ["day"])
 
 
 def test_files_of_a_micro_batch_that_runs_stay_in_a_delta_table(tmp_path: Path) -> None:
