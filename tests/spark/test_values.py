@@ -60,6 +60,7 @@ class Bench:
         replid = self.client.info("replication")["master_replid"]
         self.client.hset(ClusterKeys("tidegate").info, mapping={"master_replid": replid, "incarnation": 1})
         self.topic = WrittenTopic(self.client, "orders")
+        self.copy: WrittenTopic | None = None
         self.url = url
 
     def append(self, *values: bytes | None) -> None:
@@ -69,7 +70,10 @@ class Bench:
         reader = self.spark.read.format("tidegate").option("redis.url", self.url)
         return reader.option("subscribe", "orders").load()
 
-    def run(self, form: Form, values: Values, on_undecodable: str = "dead-letter", limit: int = 10) -> Run:
+    def run(
+        self, form: Form, values: Values, on_undecodable: str = "dead-letter", limit: int = 10, topics: str = "orders",
+        table: str | None = None,
+    ) -> Run:  # fmt: skip
         settings = {
             "redis": {"url": self.url, "retry_s": 2},
             "archive": {"path": str(self.folder / "archive")},
@@ -79,18 +83,25 @@ class Bench:
             register(self.spark.newSession()), PipelineSettings.model_validate(settings), self.client,
             self.folder / "checkpoint", {"availableNow": True},
         )  # fmt: skip
-        table = ICEBERG_TABLE if form == "iceberg" else None
-        run = Run(DecodeJob("orders", form, table, values=values), context)
+        table = ICEBERG_TABLE if form == "iceberg" else table
+        run = Run(DecodeJob(topics, form, table, values=values), context)
         run.job.check(context)
         run_all([run], Display(quiet=True))
         return run
+
+    def append_copy(self, value: bytes) -> None:
+        """To a second topic, `refunds`."""
+        if self.copy is None:
+            self.copy = WrittenTopic(self.client, "refunds")
+        self.copy.append(build_batch([NewRecord(value, b"key", TIMESTAMP_MS)]))
 
     def dead_letters(self) -> list[tuple[int, bytes, str]]:
         folder = self.folder / "archive" / "quarantine" / "values"
         if not folder.exists():
             return []
         rows = ds.dataset(str(folder), format="parquet").to_table().sort_by("offset").to_pylist()
-        assert all(row["topic_id"] == self.topic.topic_id and row["key"] == b"key" for row in rows)
+        ids = {topic.name: topic.topic_id for topic in (self.topic, self.copy) if topic is not None}
+        assert all(row["topic_id"] == ids[row["topic"]] and row["key"] == b"key" for row in rows)
         return [(row["offset"], row["value"], row["reason"]) for row in rows]
 
 
@@ -116,14 +127,14 @@ def test_decoded_columns_of_a_query(bench: Bench) -> None:
 
 
 def test_json_decoded_columns_of_a_query(bench: Bench) -> None:
-    bench.append(b'{"id": 1, "at": "2026-03-01T00:00:00Z"}', None, b'{"id": "x"}', b"[", b'{"other": 2}')
+    bench.append(b'{"id": 1, "at": "2026-03-01T00:00:00Z"}', None, b'{"id": "x"}', b"[", b'{"other": 2}', b"null")
     schema = inferred_schema(bench.read())
     assert sorted(schema.names) == ["at", "id", "other"]
     rows = json_decoded(bench.read(), "id BIGINT, at TIMESTAMP", on_undecodable="column").orderBy("offset").collect()
-    assert [row.value and row.value.id for row in rows] == [1, None, None, None, None]
+    assert [row.value and row.value.id for row in rows] == [1, None, None, None, None, None]
     assert rows[0].value.at.year == 2026
     wrong = [row.value_error and bytes(row.value_error.bytes) for row in rows]
-    assert wrong == [None, None, b'{"id": "x"}', b"[", None]
+    assert wrong == [None, None, b'{"id": "x"}', b"[", None, b"null"]
     with pytest.raises(Exception, match="offset 2 cannot be decoded: not JSON of the given schema"):
         json_decoded(bench.read(), "id BIGINT").write.format("noop").mode("overwrite").save()
 
@@ -181,3 +192,20 @@ def test_decode_job_fails_at_undecodable_values(bench: Bench) -> None:
     bench.append(json.dumps({"id": 2, "unknown": 1}).encode())
     assert bench.run("parquet", Values("json")).summary()["dead_letters"] == 0
     assert table_values(bench, "parquet") == [(0, {"id": 1}), (3, {"id": 2})]
+
+
+def test_decode_job_of_several_topics_by_one_schema(bench: Bench) -> None:
+    schema_id = bench.registry.register("shop-value", ORDER)
+    bench.append(avro(schema_id, ORDER, {"id": 1, "city": "Ulm"}), b"broken")
+    bench.append_copy(avro(schema_id, ORDER, {"id": 2, "city": None}))
+    bench.append_copy(b"wrong")
+    table = bench.folder / "shop"
+    table.mkdir()
+    done = bench.run("delta", Values("registry", "shop-value"), topics="orders,refunds", table=str(table)).summary()
+
+    assert (done["status"], done["dead_letters"]) == ("done", 2)
+    rows = DeltaTable(table).to_pyarrow_table(columns=["topic", "offset", "value"]).to_pylist()
+    assert sorted((row["topic"], row["offset"], row["value"]["id"]) for row in rows) == [
+        ("orders", 0, 1), ("refunds", 0, 2),
+    ]  # fmt: skip
+    assert sorted(value for _, value, _ in bench.dead_letters()) == [b"broken", b"wrong"]

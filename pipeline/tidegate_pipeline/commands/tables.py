@@ -51,7 +51,9 @@ def add_to(app: typer.Typer) -> None:
         values: Annotated[
             ValueForm | None, typer.Option(help="Values as columns: by the schema registry, or plain JSON.")
         ] = None,
-        subject: Annotated[str | None, typer.Option(help="Subject in the registry.  [default: <topic>-value]")] = None,
+        subject: Annotated[
+            str | None, typer.Option(help="Subject in the registry, for all topics.  [default: <topic>-value]")
+        ] = None,
         message: Annotated[str, typer.Option(help="Protobuf: full name of the message.  [default: the first]")] = "",
         read_by: Annotated[
             ReadBy, typer.Option(help="Resolve records to the latest schema, or read each by its own.")
@@ -60,7 +62,7 @@ def add_to(app: typer.Typer) -> None:
             str, typer.Option(help="Plain JSON: its columns, as in SQL.  [default: the table's, else inferred]")
         ] = "",
         partition_by: Annotated[
-            str | None, typer.Option(help="Iceberg: as `hour(timestamp),value.city`.  [default: day(timestamp)]")
+            str | None, typer.Option(help="As `hour(timestamp),value.city`.  [default: day(timestamp)]")
         ] = None,
         upsert: Annotated[
             bool,
@@ -69,7 +71,7 @@ def add_to(app: typer.Typer) -> None:
             ),
         ] = False,
     ) -> Job:
-        """Records of topics as a table by day, from Redis and the archive, each once."""
+        """Records of topics as a table, from Redis and the archive, each once."""
         from tidegate_pipeline.jobs.decode import DecodeJob
         from tidegate_pipeline.jobs.value_columns import Values
 

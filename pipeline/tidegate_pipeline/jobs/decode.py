@@ -56,8 +56,8 @@ class DecodeJob(Job):
         self._topics = sorted({name.strip() for name in topic.split(",") if name.strip()})
         if not self._topics:
             raise UsageError("which topic? --topic")
-        if values is not None and len(self._topics) > 1:
-            raise UsageError("--values is for one topic: its columns are of that topic's schema")
+        if values is not None and values.form == "registry" and len(self._topics) > 1 and not values.subject:
+            raise UsageError("--values registry of several topics needs --subject: its schema is that of all of them")
         self._form = form
         self._table = table
         self._org = org
@@ -105,7 +105,7 @@ class DecodeJob(Job):
         """The topics, the table's folder, the schema of values."""
         self._found(context)
         if self._values is not None:
-            self._values.check(context.settings, self._topics[0])
+            self._values.check(context.settings, self._topics)
         self.table(context)
         if self._form == "iceberg":
             self._iceberg(self.table(context)).table()
@@ -131,7 +131,7 @@ class DecodeJob(Job):
         )
         if self._values is not None:
             known = self._value_type(path)
-            rows = with_values(rows, self._values, ValueTarget(context.settings, topics[0], self._org), known)
+            rows = with_values(rows, self._values, ValueTarget(context.settings, topics, self._org), known)
         ids = topic_ids({topic.name: topic.topic_id for topic in topics})
         if self._form == "iceberg":
             writing = rows.writeStream.format("tidegate-iceberg").option("topicId", ids)

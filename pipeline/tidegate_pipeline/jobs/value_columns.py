@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -28,7 +28,10 @@ DECODED: Final = "values_decoded"
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """`registry` has `subject` (default `<topic>-value`), `message`, `read_by`; `json` has `schema`, as DDL."""
+    """`registry` has `subject` (default `<topic>-value`), `message`, `read_by`; `json` has `schema`, as DDL.
+
+    Several topics have one schema: of `subject`, or for `json` of all of them.
+    """
 
     form: Literal["registry", "json"]
     subject: str | None = None
@@ -36,29 +39,29 @@ class Values:
     read_by: Evolution = "reader"
     schema: str = ""
 
-    def check(self, settings: PipelineSettings, topic: str) -> None:
+    def check(self, settings: PipelineSettings, topics: Sequence[str]) -> None:
         """What can be found out without Spark. Raises UsageError, PipelineError."""
         if self.form == "registry":
             if missing := [name for name in ("fastavro", "jsonschema", "requests") if find_spec(name) is None]:
                 raise UsageError(f"no {', '.join(missing)}: pip install 'tidegate-pipeline[values]'")
-            self.codec(settings, topic).arrow_type()
+            self.codec(settings, topics).arrow_type()
         if settings.values.on_undecodable == "dead-letter" and not settings.archive.path:
             raise UsageError("where do dead letters go? archive.path in the settings")
 
-    def codec(self, settings: PipelineSettings, topic: str) -> Codec:
+    def codec(self, settings: PipelineSettings, topics: Sequence[str]) -> Codec:
         """By the newest schema. Raises UsageError, PipelineError."""
         given = settings.values
         if not given.registry:
             raise UsageError("where is the schema registry? values.registry in the settings")
         registry = Registry(given.registry, given.user, given.password_variable, given.timeout_s)
-        return Codec(registry, registry.of_subject(self.subject or f"{topic}-value"), self.message, self.read_by)
+        return Codec(registry, registry.of_subject(self.subject or f"{topics[0]}-value"), self.message, self.read_by)
 
 
 class ValueTarget(NamedTuple):
     """Whose values."""
 
     settings: PipelineSettings
-    topic: Topic
+    topics: Sequence[Topic]
     org: str
 
     def put_aside(self) -> PutAside:
@@ -66,7 +69,12 @@ class ValueTarget(NamedTuple):
         given = self.settings
         if given.values.on_undecodable == "fail":
             return fail
-        return DeadLetters(given.archive.path, self.org, self.topic.topic_id, given.values.limit).add
+        ids = {topic.name: topic.topic_id for topic in self.topics}
+        return DeadLetters(given.archive.path, self.org, ids, given.values.limit).add
+
+    def names(self) -> list[str]:
+        """Of the topics."""
+        return [topic.name for topic in self.topics]
 
 
 def with_values(rows: DataFrame, values: Values, target: ValueTarget, known: pa.DataType | None) -> DataFrame:
@@ -75,7 +83,7 @@ def with_values(rows: DataFrame, values: Values, target: ValueTarget, known: pa.
 
     read = rows.observe(READ, count(lit(1)).alias(READ))
     if values.form == "registry":
-        codec = values.codec(target.settings, target.topic.name)
+        codec = values.codec(target.settings, target.names())
         found = decode_column(read, "value", codec, target.put_aside())
     else:
         found = json_column(read, "value", values.schema or _schema(rows, target, known), target.put_aside())
@@ -95,4 +103,4 @@ def _schema(rows: DataFrame, target: ValueTarget, known: pa.DataType | None) -> 
     if isinstance(found, StructType):
         return found
     reader = rows.sparkSession.read.format("tidegate").options(**topic_options(target.settings, target.org))
-    return inferred_schema(reader.option("subscribe", target.topic.name).load())
+    return inferred_schema(reader.option("subscribe", ",".join(target.names())).load())

@@ -6,6 +6,7 @@ One file a record, named after its topic, partition and offset, so that a task t
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,11 +33,14 @@ VALUES_ARROW: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Where a job puts them. `limit` is for one task: a topic partition's share of a micro-batch."""
+    """Where a job puts them. `topic_ids` are those of its topics by name.
+
+    `limit` is for one task: a topic partition's share of a micro-batch.
+    """
 
     archive_path: str
     org: str
-    topic_id: str
+    topic_ids: Mapping[str, str]
     limit: int
 
     def add(self, rows: list[dict[str, Any]], before: int) -> int:
@@ -50,7 +54,7 @@ class DeadLetters:
         quarantine = Quarantine.open(self.archive_path)
         now_ms = int(time.time() * 1_000)
         for row in rows:
-            placed = {"ts": now_ms, "org": self.org, "topic_id": self.topic_id}
+            placed = {"ts": now_ms, "org": self.org, "topic_id": self.topic_ids[row["topic"]]}
             quarantine.add_row(VALUES, f"{row['offset']:020d}", VALUES_ARROW, placed | row)
         return count
 

@@ -86,7 +86,7 @@ def test_topic_that_is_not_there(command: str) -> None:
     ("command", "message"),
     [
         ("decode --topic orders,copy", "several topics need --table"),
-        ("decode --topic orders,copy --table t --values json", "--values is for one topic"),
+        ("decode --topic orders,copy --table t --values registry", "needs --subject: its schema is that of all"),
         ("decode --topic , --table t", "which topic? --topic"),
         ("decode --topic orders --upsert", "--upsert is for Delta and Iceberg"),
         ("decode --topic orders --partition-by bucket(4,key)", "bucket(…) is for Iceberg"),
