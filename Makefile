@@ -142,7 +142,7 @@ suite-spark-cluster: $(FOR_ALL) java # the wheels on a standalone Spark cluster,
 	$(PYTEST) -rs $(SPARK_CLUSTER) $(PYTEST_ARGS)
 
 suite-exactly-once: $(FOR_TESTS) java # kill Spark jobs 20 times while clients produce; TIDEGATE_KILLS, TIDEGATE_SEED repeats one
-	$(PYTEST) -s tests/spark/test_exactly_once.py tests/spark/test_tables_killed.py tests/spark/test_topic_sink_killed.py $(PYTEST_ARGS)
+	$(PYTEST) -s tests/spark/test_exactly_once.py tests/spark/test_topic_sink_killed.py $(PYTEST_ARGS)
 
 suite-large-tables: $(FOR_TESTS) java # 5 million records in Delta and Iceberg, by Spark SQL and DuckDB; TIDEGATE_RECORDS
 	$(PYTEST) -s tests/spark/test_large_tables.py $(PYTEST_ARGS)

@@ -36,7 +36,7 @@ def test_topic_has_every_row_once_though_its_query_is_killed_again_and_again(tmp
                 cluster.redis_url, cluster.bootstrap, SOURCE, TARGET, str(checkpoint),
             ],
             environment={},
-            progress=lambda: len(list((checkpoint / "commits").glob("[0-9]*"))),
+            progress=lambda: [len(list((checkpoint / "commits").glob("[0-9]*")))],
             log=tmp_path / "job.log",
         )  # fmt: skip
         for topic in (SOURCE, TARGET):
@@ -46,7 +46,7 @@ def test_topic_has_every_row_once_though_its_query_is_killed_again_and_again(tmp
         job.run_to_the_end("once", timeout_s=600)
 
         found = Sums.of(copies(cluster))
-        print(f"{found}; lived {[round(one, 1) for one in lived_s]} s; {job.progress()} micro-batches")
+        print(f"{found}; lived {[round(one, 1) for one in lived_s]} s; {job.progress()[0]} micro-batches")
 
     assert found.distinct == found.rows > 0
     assert found == producing.acknowledged
