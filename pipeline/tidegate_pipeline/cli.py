@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +26,8 @@ JsonOption = Annotated[bool, typer.Option("--json", help="The summary as JSON on
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be read; change nothing.")]
 OnceOption = Annotated[bool, typer.Option("--once", help="Read what is there, then end (the default).")]
 EveryOption = Annotated[
-    str | None, typer.Option("--every", metavar="30s", help="Go on, with a micro-batch each so often; SIGTERM ends it.")
+    str | None,
+    typer.Option("--every", metavar="30s", help="Keep running, with a micro-batch each so often; SIGTERM ends it."),
 ]
 CheckpointOption = Annotated[
     str | None, typer.Option("--checkpoint", help="Folder of this query.  [default: <checkpoint.path>/<job>]")
@@ -55,7 +55,7 @@ def application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(lambda: None)  # a group, also with one verb
-    for module in sorted(found.name for found in pkgutil.iter_modules(commands.__path__)):
+    for module in commands.MODULES:
         importlib.import_module(f"tidegate_pipeline.commands.{module}").add_to(app)
     return app
 

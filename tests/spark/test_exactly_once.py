@@ -103,7 +103,7 @@ def test_archive_and_tables_have_every_record_once_after_kills(tmp_path: Path, m
         with producing:
             lived_s = killed_often(job, KILLS, seed, more=("--every", "50ms"))
         job.environment["TIDEGATE_PIPELINE_SOURCE_MAX_BYTES_PER_TRIGGER"] = str(64 << 20)
-        job.run_to_the_end(timeout_s=600)
+        job.run_to_the_end("--once", timeout_s=600)
 
         settings = PipelineSettings.model_validate({"archive": {"path": str(tmp_path / "archive")}})
         upkeep = Upkeep.of(settings, client)

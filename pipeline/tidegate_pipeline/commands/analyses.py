@@ -13,28 +13,28 @@ def add_to(app: typer.Typer) -> None:
 
     @job_command(app)
     def timeline() -> Job:
-        """Every generation of every group: cause, times, members, partitions that moved; a Parquet table."""
+        """Generations of every group, as a table. Cause, times, members, and partitions that moved; Parquet."""
         from tidegate_pipeline.jobs.timeline import TimelineJob
 
         return TimelineJob()
 
     @job_command(app)
     def storms() -> Job:
-        """Rebalance storms: when each began and ended, and because of whom; a Parquet table."""
+        """Rebalance storms, as a table. When each began and ended, and because of whom; Parquet."""
         from tidegate_pipeline.jobs.storms import StormsJob
 
         return StormsJob()
 
     @job_command(app)
     def commits() -> Job:
-        """Groups that stop committing, commit in bursts, or commit an offset below the one before; a Parquet table."""
+        """Anomalies of commits, as a table. Groups that stop, commit in bursts, or go back in offsets; Parquet."""
         from tidegate_pipeline.jobs.commits import CommitsJob
 
         return CommitsJob()
 
     @job_command(app)
     def usage() -> Job:
-        """Records, bytes, requests and byte-hours of every organisation's topics by the hour; a Parquet table."""
+        """Usage by organisation and hour, as a table. Records, bytes, requests, byte-hours of its topics; Parquet."""
         from tidegate_pipeline.jobs.usage import UsageJob
 
         return UsageJob()

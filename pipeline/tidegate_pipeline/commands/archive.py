@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
         ] = None,
         org: OrgOption = "default",
     ) -> Job:
-        """Copy what Redis holds of topics to the archive, exactly once; brokers may trim what is there."""
+        """Archive what Redis holds of topics. Exactly once; brokers may trim what is in the archive."""
         from tidegate_pipeline.jobs.archive import ArchiveJob
 
         return ArchiveJob(topics.split(",") if topics else [], org)
@@ -42,7 +42,7 @@ def add_to(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """List the files that count: published segments of topics, or committed files of a table."""
+        """List the files that count. Published segments of topics, or committed files of a table."""
         with reporting():
             found = _upkeep(config, org).files(what)
             if as_json:
@@ -58,7 +58,7 @@ def add_to(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """Read the whole archive: files against the index, offsets, CRCs. Exit status 3 where something is wrong."""
+        """Read and check the whole archive. Files against the index, offsets, CRCs; exit status 3 if one is wrong."""
         with reporting():
             reported = _upkeep(config, org).verify(topics or [])
             _report(reported, as_json)
@@ -75,7 +75,7 @@ def add_to(app: typer.Typer) -> None:
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
     ) -> None:
-        """Merge small segments (the old files stay until gc), or publish a clean copy of a decoded table."""
+        """Merge small segments, or copy a table. Old segments stay until gc; of a Parquet table, a clean copy."""
         with reporting():
             if table is not None:
                 from tidegate_pipeline.settings import load
@@ -95,7 +95,7 @@ def add_to(app: typer.Typer) -> None:
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
     ) -> None:
-        """Remove files that were written and never published, after archive.gc_grace."""
+        """Remove files that no index names. Only those older than archive.gc_grace."""
         with reporting():
             upkeep = _upkeep(config, org)
             reported = upkeep.gc(deleted_topics=deleted_topics, below_log_start=below_log_start, dry_run=dry_run)

@@ -8,6 +8,10 @@ import typer
 
 from tidegate_pipeline.cli import JOBS, ConfigOption, DryRunOption, EveryOption, JsonOption, reporting
 
+OnceOfAllOption = Annotated[
+    bool, typer.Option("--once", help="Read what is there, then end, also where the file says `every`.")
+]
+
 
 def add_to(app: typer.Typer) -> None:
     """The verbs."""
@@ -15,19 +19,20 @@ def add_to(app: typer.Typer) -> None:
     @app.command()
     def run(
         config: ConfigOption = None,
+        once: OnceOfAllOption = False,
         every: EveryOption = None,
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
     ) -> None:
-        """Run the jobs of a file's [jobs.<name>] tables in one session; SIGTERM ends them after their micro-batches."""
+        """Run the jobs of a file in one session. Of its [jobs.<name>] tables; SIGTERM ends them after a micro-batch."""
         from tidegate_pipeline.jobs.several import run_several
 
         with reporting():
-            run_several(JOBS, config, every, dry_run=dry_run, as_json=as_json)
+            run_several(JOBS, config, once=once, every=every, dry_run=dry_run, as_json=as_json)
 
     @app.command()
     def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-        """Look whether jobs can run: Java, packages, Redis, archive and sources, here and where executors run."""
+        """Check whether jobs can run. Java, packages, Redis, archive and sources, here and where executors run."""
         from tidegate_pipeline.doctor.examination import run_checks
 
         with reporting():

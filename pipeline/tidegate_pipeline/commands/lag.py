@@ -13,7 +13,7 @@ def add_to(app: typer.Typer) -> None:
 
     @job_command(app)
     def lag() -> Job:
-        """Lag of every group by window: least, most, rates, seconds behind, stuck partitions; a Parquet table."""
+        """Lag of groups by window, as a table. Least, most, rates, seconds behind, stuck partitions; Parquet."""
         from tidegate_pipeline.jobs.lag import LagJob
 
         return LagJob()

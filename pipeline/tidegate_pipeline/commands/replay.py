@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
         repartition: Annotated[bool, typer.Option(help="By key, as Kafka's default partitioner.")] = False,
         org: OrgOption = "default",
     ) -> Job:
-        """Copy records of a topic to another, each once, with a table of their target offsets."""
+        """Copy records of a topic to another. Each once, with a table of their target offsets."""
         from tidegate_pipeline.jobs.replay import ReplayJob
         from tidegate_pipeline.replay.record_filter import parse_record_filter
 
@@ -51,7 +51,7 @@ def add_to(app: typer.Typer) -> None:
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """A group's offsets on the replayed topic, as CSV that `tidegate group reset --from-file` takes."""
+        """Print offsets of a group on a replayed topic. As CSV that `tidegate group reset --from-file` takes."""
         from tidegate_pipeline.redis_access import connect
         from tidegate_pipeline.replay.translating import committed_offsets, translate_group
         from tidegate_pipeline.replay.translation import Table
@@ -85,7 +85,7 @@ def add_to(app: typer.Typer) -> None:
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
     ) -> None:
-        """Archived batches back in Redis, in front of what it holds, under their own offsets."""
+        """Put archived batches back in Redis. In front of what it holds, under their own offsets."""
         from tidegate_pipeline.archive.segment_writer import ArchiveFolder
         from tidegate_pipeline.redis_access import connect
         from tidegate_pipeline.replay.restore import restore as put_back

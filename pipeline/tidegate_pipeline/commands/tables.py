@@ -71,7 +71,7 @@ def add_to(app: typer.Typer) -> None:
             ),
         ] = False,
     ) -> Job:
-        """Records of topics as a table, from Redis and the archive, each once."""
+        """Write records of topics to a table. From Redis and the archive, each once."""
         from tidegate_pipeline.jobs.decode import DecodeJob
         from tidegate_pipeline.jobs.value_columns import Values
 
@@ -82,12 +82,12 @@ def add_to(app: typer.Typer) -> None:
     def maintain(
         tables: Annotated[list[str], typer.Argument(help="Delta: folder or URI; Iceberg: catalog.namespace.table.")],
         every: Annotated[
-            str | None, typer.Option("--every", metavar="1h", help="Go on, once each so often; SIGTERM ends it.")
+            str | None, typer.Option("--every", metavar="1h", help="Keep running, once each so often; SIGTERM ends it.")
         ] = None,
         config: ConfigOption = None,
         as_json: JsonOption = False,
     ) -> None:
-        """Merge small files of tables; expire versions and remove unnamed files older than archive.gc_grace."""
+        """Merge files, expire versions of tables. Removes unnamed files older than archive.gc_grace."""
         from tidegate_pipeline.tables.maintenance import run_maintenance
 
         with reporting():

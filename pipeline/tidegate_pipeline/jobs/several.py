@@ -22,11 +22,11 @@ from tidegate_pipeline.settings import PipelineSettings
 
 
 def run_several(
-    makers: Mapping[str, JobMaker], config: Path | None, every: str | None, *, dry_run: bool, as_json: bool
+    makers: Mapping[str, JobMaker], config: Path | None, *, once: bool, every: str | None, dry_run: bool, as_json: bool
 ) -> None:
     """Run them to their end or to a signal. Raises UsageError, and what the first that failed failed with."""
     settings = pipeline_settings.load(config)
-    runs = runs_of(makers, settings, every)
+    runs = runs_of(makers, settings, every, once=once)
     if not dry_run:
         run_jobs(runs, settings, "tidegate pipeline", as_json=as_json)
         return
@@ -38,8 +38,12 @@ def run_several(
             typer.echo("\n".join(plan_lines(name, plan)))
 
 
-def runs_of(makers: Mapping[str, JobMaker], settings: PipelineSettings, every: str | None) -> list[Run]:
-    """One run for each table. Raises UsageError."""
+def runs_of(
+    makers: Mapping[str, JobMaker], settings: PipelineSettings, every: str | None, *, once: bool = False
+) -> list[Run]:
+    """One run for each table; `once` wins over the tables' `every`. Raises UsageError."""
+    if once and every is not None:
+        raise UsageError("--once or --every, not both")
     if not settings.jobs:
         raise UsageError("run: the settings have no [jobs.<name>] table; --config names their file")
     runs = []
@@ -50,7 +54,7 @@ def runs_of(makers: Mapping[str, JobMaker], settings: PipelineSettings, every: s
         if verb not in makers:
             raise UsageError(f'jobs.{name}: no job "{verb}"; there are {", ".join(sorted(makers))}')
         job = _made(name, makers[verb], options)
-        runs.append(Run(job, context_of(job, settings, checkpoint, trigger(False, often))))
+        runs.append(Run(job, context_of(job, settings, checkpoint, trigger(False, None if once else often))))
     twice = [name for name, times in Counter(run.job.query_name for run in runs).items() if times > 1]
     if twice:
         raise UsageError(f"jobs: two are the same query: {', '.join(twice)}")

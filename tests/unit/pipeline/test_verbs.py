@@ -94,11 +94,15 @@ def test_failures_are_one_line_and_a_status(app: typer.Typer, options: list[str]
     assert reported in ended.stderr
 
 
-def jobs(tmp_path: Path, text: str) -> Any:
+def file_of(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "pipeline.toml"
     file.write_text(f'[checkpoint]\npath = "{tmp_path}"\n{text}')
+    return file
+
+
+def jobs(tmp_path: Path, text: str) -> Any:
     makers: dict[str, JobMaker] = {"counting": counting}
-    return runs_of(makers, load(file), "1m")
+    return runs_of(makers, load(file_of(tmp_path, text)), "1m")
 
 
 def test_jobs_of_a_file(tmp_path: Path) -> None:
@@ -115,6 +119,15 @@ def test_jobs_of_a_file(tmp_path: Path) -> None:
     )
     assert (second.job.times, second.context.trigger) == (7, {"processingTime": "5 seconds"})
     assert second.context.checkpoint == "s3a://b/c"
+
+
+def test_jobs_of_a_file_once_wins_over_its_tables(tmp_path: Path) -> None:
+    settings = load(file_of(tmp_path, '[jobs.counting]\ntopics = ["a"]\nevery = "5s"\n'))
+
+    [run] = runs_of({"counting": counting}, settings, None, once=True)
+    assert run.context.trigger == {"availableNow": True}
+    with pytest.raises(UsageError, match="--once or --every, not both"):
+        runs_of({"counting": counting}, settings, "1m", once=True)
 
 
 @pytest.mark.parametrize(
