@@ -2,7 +2,10 @@
 
 A measure is a stream with the trigger AvailableNow, from the earliest offset to the end, in one warm session of two
 cores. Its cost is wall time, and CPU seconds of Spark with its Python workers and of what serves the records: wall
-alone says much of the neighbours, as rows cross a pipe between two processes here. The quickest round counts.
+alone says much of the neighbours, as rows cross a pipe between two processes here. Medians of all rounds count.
+
+All works take an hour: `--only` with `--raw` measures some and adds their lines to a file, `--page` makes the page of
+such files.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench import decoder, spark_report
 from bench.cluster import Cluster
-from bench.jars import PeerUnavailable, connector_jars
+from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable, connector_jars
 from bench.kafka_peer import KafkaPeer
 from bench.processes import tree_cpu_seconds
-from bench.spark_report import CONNECTOR, SINKS
-from bench.spark_topics import FEW, Work, fill, works
+from bench.spark_report import ARCHIVE, COLD, CONNECTOR, SINKS
+from bench.spark_topics import FEW, Work, drop, fill, works
 from tidegate_pipeline.archive import selection
 from tidegate_pipeline.jobs.archive import ArchiveJob
 from tidegate_pipeline.jobs.job import JobContext
@@ -43,7 +46,6 @@ _QUERY_TIMEOUT_S: Final = 900
 _WARM_SCALE: Final = 0.05
 _MICRO_BATCH: Final = "64g"
 _MICRO_BATCH_BYTES: Final = 64 << 30
-ARCHIVED: Final = "small"
 _SESSION: Final = {
     "spark.driver.memory": "1g",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -66,13 +68,15 @@ class Side:
 
 def add_options(command: argparse.ArgumentParser) -> None:
     """The options of `spark`."""
-    command.add_argument("--scale", type=float, default=1.0, help="1: 4 M rows of 100 B, 2 M of 1 KiB")
-    command.add_argument("--rounds", type=int, default=3, help="the quickest counts")
-    command.add_argument("--only", default="", help="some of the topics: small,large,packed")
+    command.add_argument("--scale", type=float, default=0.5, help="1: 4 M rows of 100 B, 2 M of 1 KiB")
+    command.add_argument("--rounds", type=int, default=5, help="medians count")
+    command.add_argument("--only", default="", help=f"some of the topics: {','.join(work.topic for work in works(1))}")
+    command.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
     command.add_argument("--decoder-seconds", type=float, default=1.0, help="for each way and work of the decoder")
     command.add_argument("--no-kafka", action="store_true", help="leave the peer out")
     command.add_argument("--out", type=Path, default=Path("build/benchmarks-pipeline.md"), help="where the page goes")
-    command.add_argument("--raw", type=Path, help="also keep every JSON line here")
+    command.add_argument("--raw", type=Path, help="add every JSON line to this file")
+    command.add_argument("--page", action="store_true", help="measure the decoder only; the rest is in --raw")
 
 
 class Bench:
@@ -108,8 +112,9 @@ class Bench:
         shutil.rmtree(place)
         return figures
 
-    def archive(self, side: Side, work: Work) -> dict[str, Any]:
-        """The job that archives a topic's batches as they are."""
+    @contextmanager
+    def archived(self, side: Side, work: Work) -> Iterator[Side]:
+        """The job that archives a topic's batches as they are; then the side that reads its files."""
         place = Path(tempfile.mkdtemp(dir=self.folder))
         url = side.options["redis.url"]
         settings = PipelineSettings.model_validate(
@@ -122,18 +127,20 @@ class Bench:
         client = connect(url)
         context = JobContext(self.spark, settings, client, place / "checkpoint", {"availableNow": True}, print)
         job = ArchiveJob([work.topic])
-        with self._measured(side, "raw", "archive") as figures:
+        with self._measured(side, work.topic, ARCHIVE) as figures:
             _ended(job.start(context))
         reported = job.finish(context)
         figures["rows"] = reported["records"]
         if reported["records"] != work.rows:
             raise RuntimeError(f"{reported['records']} of {work.rows} records of {work.topic} were archived")
+        options = {**side.options, "tiers": "archive", "archive.path": str(place / "archive")}
+        yield replace(side, name=COLD, options=options)
         prefix = settings.redis.key_prefix
         for partition in selection.places(selection.chosen(read_topics(client, prefix, "default"), [work.topic])):
             keys = partition.keys(prefix)
             client.delete(keys.archive, keys.segments)  # the next round archives all of it again
         client.close()
-        return figures
+        shutil.rmtree(place)
 
     @contextmanager
     def _measured(self, side: Side, topic: str, sink: str) -> Iterator[dict[str, Any]]:
@@ -170,36 +177,60 @@ def served(with_kafka: bool) -> Iterator[list[Side]]:
             for engine in ("numpy", "numba")
         ]
         if with_kafka:
-            kafka = stack.enter_context(KafkaPeer())
+            kafka = stack.enter_context(KafkaPeer(version=NEWEST_KAFKA_VERSION))
             options = {"kafka.bootstrap.servers": kafka.bootstrap}
             sides.insert(0, Side(CONNECTOR, "kafka", options, kafka.bootstrap, kafka.pids))
         yield sides
 
 
 def measure(bench: Bench, chosen: Sequence[Work], rounds: int) -> None:
-    """Fill each topic, warm every side, then read all by each in turns."""
+    """Warm every side; then fill each topic, read it whole by each in turns, and drop it."""
+    servers = {side.bootstrap for side in bench.sides}
     warm = replace(works(_WARM_SCALE)[0], topic="warm")
-    for bootstrap in {side.bootstrap for side in bench.sides}:
-        for work in (warm, FEW, *chosen):
-            fill(bootstrap, work)
-    for sink, side in product(SINKS, (*bench.sides, *bench.sides)):
-        bench.read(side, warm, sink)
-    bench.archive(bench.sides[-1], warm)
+    for bootstrap, work in product(servers, (warm, FEW)):
+        fill(bootstrap, work)
+    for _ in range(2):
+        _round(bench, warm)
     bench.rows.clear()
-    for _ in range(rounds):
-        for work, sink, side in product(chosen, SINKS, bench.sides):
+    for work in chosen:
+        for bootstrap in servers:
+            fill(bootstrap, work)
+        for _ in range(rounds):
+            _round(bench, work)
+            for side in bench.sides:
+                bench.read(side, FEW, "noop")
+        for bootstrap in servers:
+            drop(bootstrap, work)
+
+
+def _round(bench: Bench, work: Work) -> None:
+    ours = bench.sides[-1]
+    with bench.archived(ours, work) as cold:
+        for sink, side in product(SINKS, (*bench.sides, cold)):
             bench.read(side, work, sink)
-        if chosen and chosen[0].topic == ARCHIVED:
-            bench.archive(bench.sides[-1], chosen[0])
-        for side in bench.sides:
-            bench.read(side, FEW, "noop")
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure, print each line, write the page where all was measured."""
+    if not args.page:
+        rows = _measured(args)
+        if args.raw is not None:
+            with args.raw.open("a") as raw:
+                raw.writelines(f"{json.dumps(row)}\n" for row in rows)
+        if args.only:
+            return 0
+    else:
+        rows = [json.loads(line) for line in args.raw.read_text().splitlines()]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(spark_report.page(rows, works(args.scale), decoder.measure(args.decoder_seconds)))
+    print(f"written: {args.out}", flush=True)
+    return 0
+
+
+def _measured(args: argparse.Namespace) -> list[dict[str, Any]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-spark-")))
-        settings = dict(_SESSION)
+        settings = {**_SESSION, **dict(each.split("=", 1) for each in args.conf)}
         try:
             jars = "" if args.no_kafka else connector_jars()
             sides = stack.enter_context(served(bool(jars)))
@@ -212,15 +243,9 @@ def main(args: argparse.Namespace) -> int:
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         bench = Bench(spark, sides, folder)
-        chosen = [work for work in works(args.scale) if work.topic in (args.only or work.topic).split(",")]
-        measure(bench, chosen, args.rounds)
-    if args.raw is not None:
-        args.raw.write_text("".join(f"{json.dumps(row)}\n" for row in bench.rows))
-    page = spark_report.page(bench.rows, chosen, args.rounds, decoder.measure(args.decoder_seconds))
-    if args.only:
-        print(page, flush=True)
-    else:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(page)
-        print(f"written: {args.out}", flush=True)
-    return 0
+        measure(
+            bench,
+            [work for work in works(args.scale) if work.topic in (args.only or work.topic).split(",")],
+            args.rounds,
+        )
+        return bench.rows

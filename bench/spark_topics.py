@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -18,6 +20,7 @@ from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch
 
 PARTITIONS: Final = 2
+_PARTITION_COUNTS: Final = (1, 8, 64)
 _KEY_BYTES: Final = 16
 _DISTINCT_BATCHES: Final = 50
 _LANES: Final = 4
@@ -34,20 +37,25 @@ class Work:
     codec: Codec
     batch_records: int
     rows: int
+    partitions: int = PARTITIONS
 
 
 def works(scale: float) -> list[Work]:
-    """What section 9 of the specification measures; `scale` 1 is its size."""
+    """Records of two sizes, uncompressed and packed, in few and many partitions; `scale` 1 is 2 GB of each.
 
-    def rows(count: int, batch_records: int) -> int:
-        unit = PARTITIONS * batch_records
-        return max(round(count * scale / unit), 1) * unit
-
-    return [
-        Work("small", "100 B", 100, Codec.NONE, 1_000, rows(4_000_000, 1_000)),
-        Work("large", "1 KiB", 1_024, Codec.NONE, 100, rows(2_000_000, 100)),
-        Work("packed", "100 B lz4", 100, Codec.LZ4, 1_000, rows(4_000_000, 1_000)),
-    ]
+    Uncompressed 100 B records come first: they warm a session.
+    """
+    found = []
+    for (size, value_bytes, batch_records, count), codec, partitions in product(
+        (("100 B", 100, 1_000, 4_000_000), ("1 KiB", 1_024, 100, 2_000_000)), (Codec.NONE, Codec.LZ4), _PARTITION_COUNTS
+    ):
+        packed = "" if codec is Codec.NONE else f" {codec.name.lower()}"
+        title = f"{size}{packed}, {partitions}"
+        unit = partitions * batch_records
+        rows = max(round(count * scale / unit), 1) * unit
+        topic = re.sub("[ ,]+", "-", title)
+        found.append(Work(topic, title, value_bytes, codec, batch_records, rows, partitions))
+    return found
 
 
 FEW: Final = Work("few", "2,000 rows", 100, Codec.NONE, 1_000, 2_000)
@@ -62,12 +70,24 @@ def fill(bootstrap: str, work: Work) -> None:
 async def _fill(bootstrap: str, work: Work) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
-    await admin.create_topics([NewTopic(work.topic, PARTITIONS, 1)])
+    await admin.create_topics([NewTopic(work.topic, work.partitions, 1)])
     await admin.close()
     batches = list(batches_of(work))
-    each = work.rows // work.batch_records // PARTITIONS
+    each = work.rows // work.batch_records // work.partitions
     address = bootstrap.split(",")[0]
-    await asyncio.gather(*(_push(address, work.topic, index, batches, each) for index in range(PARTITIONS)))
+    await asyncio.gather(*(_push(address, work.topic, index, batches, each) for index in range(work.partitions)))
+
+
+def drop(bootstrap: str, work: Work) -> None:
+    """Delete a work's topic: its bytes make room for the next one's. Raises OSError."""
+    asyncio.run(_drop(bootstrap, work))
+
+
+async def _drop(bootstrap: str, work: Work) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    await admin.delete_topics([work.topic])
+    await admin.close()
 
 
 async def _push(address: str, topic: str, partition: int, batches: Sequence[bytes], count: int) -> None:
