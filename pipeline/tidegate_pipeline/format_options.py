@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from tidegate_pipeline.errors import UsageError
@@ -13,6 +14,8 @@ TABLE_PROPERTIES: Final = frozenset(
     {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
 """Properties that Spark gives the table of a `CREATE TABLE` (TableCatalog's reserved ones)."""
+_CLOSE: Final = 0.75
+"""Similarity from which on a name is taken for a misspelt one (difflib's ratio)."""
 TABLE_OPTION_PREFIX: Final = "option."
 """The options of a SQL table come with this prefix, at its creation without it too (CatalogV2Util)."""
 
@@ -31,8 +34,12 @@ def check_names(format_name: str, given: Iterable[str], names: Collection[str]) 
     """Raises UsageError for an option that is not one of `names`."""
     known = {name.lower() for name in names}
     unknown = sorted(name for name in given if name.lower() not in known)
-    if unknown:
-        raise UsageError(f"unknown option of {format_name}: {', '.join(unknown)}; its options are {', '.join(names)}")
+    if not unknown:
+        return
+    spelled = {name.lower(): name for name in names}
+    close = [spelled[near] for name in unknown for near in get_close_matches(name.lower(), spelled, 1, _CLOSE)]
+    suggestion = f"did you mean {', '.join(close)}?" if close else f"its options are {', '.join(names)}"
+    raise UsageError(f"unknown option of {format_name}: {', '.join(unknown)}; {suggestion}")
 
 
 class FormatOptions:

@@ -256,6 +256,8 @@ def test_queries_begin_and_end_at_the_options(client: Any, valkey: ValkeyServer,
         return offsets_of(access, plan_ranges(access))
 
     assert reads('{"orders": {"0": 3, "1": 0}}') == [(0, 0), (0, 1), (0, 2)]
+    with pytest.raises(UsageError, match=r"endingOffsets is latest, or JSON with offsets or -1 \(latest\)"):
+        reads('{"orders": {"0": 3, "1": -2}}')
     middle = json.dumps({"orders": {"0": 8, "1": 10}})
     assert reads('{"orders": {"0": 12, "1": -1}}', startingOffsets=middle) == [(0, n) for n in range(8, 12)]
 

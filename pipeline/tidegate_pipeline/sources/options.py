@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tidegate.records.record import OPENED_BYTES_MAX
 from tidegate_pipeline import settings as configuration
@@ -85,9 +85,9 @@ def _offsets(text: Any) -> Any:
     """`earliest`, `latest`, `archive`, or `{"topic": {"0": offset}}` with -1 for latest and -2 for earliest."""
     if not isinstance(text, str) or text.strip().lower() in _WORDS:
         return text.strip().lower() if isinstance(text, str) else text
-    value = _json(text)
+    value = _json(text) if text.lstrip().startswith(("{", "[")) else None
     if not isinstance(value, dict) or not all(isinstance(of_topic, dict) for of_topic in value.values()):
-        raise _wrong(f'{", ".join(_WORDS)} or {{"topic": {{"0": offset}}}}')
+        raise _wrong(f'{", ".join(_WORDS)} or {{"topic": {{"0": offset}}}}, not {text}')
     for topic, of_topic in value.items():
         for partition, offset in of_topic.items():
             number = topic in RESERVED or (partition.isdecimal() and type(offset) is int and offset >= EARLIEST)
@@ -281,8 +281,23 @@ def parse_options(given: Mapping[str, str]) -> TopicOptions:
     try:
         return TopicOptions.model_validate(values)
     except ValidationError as error:
-        wrong = "; ".join(": ".join((*map(str, item["loc"][:1]), item["msg"])) for item in error.errors())
-        raise UsageError(f"options of tidegate: {wrong}") from None
+        raise UsageError(f"options of tidegate: {'; '.join(map(_reported, error.errors()))}") from None
+
+
+_TYPES: Final = {
+    "bool_parsing": "true or false",
+    "dict_type": 'JSON, {"topic": [partition]}',
+    "float_parsing": "a number",
+    "int_parsing": "a whole number",
+}
+
+
+def _reported(item: ErrorDetails) -> str:
+    """An option, the rule and the value."""
+    option, rule = ".".join(map(str, item["loc"])), _TYPES.get(item["type"], item["msg"])
+    if not option or (rule == item["msg"] and not rule.startswith("Input should be ")):
+        return f"{option}: {rule}" if option else rule
+    return f"{option} is {rule.removeprefix('Input should be ')}, not {item['input']}"
 
 
 CONFIGURED: Final = {

@@ -121,8 +121,10 @@ def ending_offsets(access: Access) -> Offsets:
             return tiers.end if found is None else found
 
         return _offsets(access, places, end)
-    if options.ending_offsets in ("earliest", "archive"):
-        raise UsageError("endingOffsets is latest or JSON")
+    given = options.ending_offsets
+    in_json = given.values() if isinstance(given, dict) else ()
+    if given in ("earliest", "archive") or any(EARLIEST in of_topic.values() for of_topic in in_json):
+        raise UsageError("endingOffsets is latest, or JSON with offsets or -1 (latest)")
     return resolve(access, options.ending_offsets or "latest", places, "endingOffsets")
 
 

@@ -88,7 +88,7 @@ def test_replay_ranges_wrong_text_is_refused(text: str) -> None:
 
 def test_delta_unknown_option_is_refused() -> None:
     schema = decoded_schema()
-    with pytest.raises(UsageError, match="unknown option of tidegate-delta: topic; its options are path, topicId"):
+    with pytest.raises(UsageError, match="unknown option of tidegate-delta: topic; did you mean topicId"):
         DeltaSink({"path": "p", "topicId": "00", "topic": "t"}).streamWriter(schema, False)
     with pytest.raises(UsageError, match="tidegate-delta needs the option topicId"):
         DeltaSink({"path": "p"}).streamWriter(schema, False)

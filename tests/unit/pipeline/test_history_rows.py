@@ -133,7 +133,7 @@ def test_tasks_cover_every_part_once(counts: list[int]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffset": "latest"}, "unknown option of a history source: startingOffset; its options are redis.url"),
+        ({"startingOffset": "latest"}, "history source: startingOffset; did you mean startingOffsets"),
         ({"maxEntriesPerTrigger": "0"}, "maxEntriesPerTrigger is a whole number of at least 1"),
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
         ({"redis.url": "redis://:secret@r:1/0"}, "no password in an option"),

@@ -85,17 +85,21 @@ def test_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest.M
         ({"subscribe": "a", "kafka.max.poll.records": "5"}, "kafka.max.poll.records has no meaning for the source"),
         ({"subscribe": "a", "startingOffsetsByTimestamp": "5"}, 'startingOffsetsByTimestamp: JSON, {"topic": {"0": ms'),
         ({"subscribe": "a", "endingOffsetsByTimestamp": '{"t":{"0":-1}}'}, 't: "0" is to have a time in ms'),
-        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "no"}, "startingOffsetsByTimestampStrategy: "),
-        ({"subscribe": "a", "mode": "Raw!"}, "mode: Input should be 'decoded', 'raw' or 'ranges'"),
-        ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss: Input should be a valid boolean"),
+        ({"subscribe": "a", "startingOffsetsByTimestampStrategy": "no"}, "Strategy is 'error' or 'latest', not no"),
+        ({"subscribe": "a", "mode": "Raw!"}, "mode is 'decoded', 'raw' or 'ranges', not Raw!"),
+        ({"subscribe": "a", "failOnDataLoss": "perhaps"}, "failOnDataLoss is true or false, not perhaps"),
         ({"subscribe": "a", "maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger: a number of bytes"),
-        ({"subscribe": "a", "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger: Input should be greater"),
-        ({"subscribe": "a", "minPartitions": "0"}, "minPartitions: Input should be greater"),
-        ({"subscribe": "a", "startingOffsets": "soon"}, "startingOffsets: no JSON"),
+        ({"subscribe": "a", "maxBytesPerTrigger": "0"}, "maxBytesPerTrigger is greater than or equal to 1, not 0"),
+        ({"subscribe": "a", "minPartitions": "0"}, "minPartitions is greater than or equal to 1, not 0"),
+        ({"subscribe": "a", "startingOffsets": "soon"}, '{"topic": {"0": offset}}, not soon'),
+        ({"subscribe": "a", "startingOffsets": "{"}, "startingOffsets: no JSON"),
+        ({"subscribe": "a", "maxOffsetsPerTrigger": "5x"}, "maxOffsetsPerTrigger is a whole number, not 5x"),
+        ({"subscribe": "a", "startingOffset": "latest"}, "startingOffset; did you mean startingOffsets?"),
+        ({"assign": '{"t":[0,"x"]}'}, "assign.t.1 is a whole number, not x"),
         ({"subscribe": "a", "startingOffsets": '{"t": 5}'}, "startingOffsets: earliest, latest, archive or"),
         ({"subscribe": "a", "startingOffsets": '{"t": {"0": -3}}'}, 'startingOffsets: t: "0" is to have an offset'),
         ({"subscribe": "a", "endingOffsets": '{"t": {"x": 1}}'}, 'endingOffsets: t: "x" is to have an offset'),
-        ({"assign": "[0]"}, "assign: Input should be a valid dictionary"),
+        ({"assign": "[0]"}, 'assign is JSON, {"topic": [partition]}, not [0]'),
         ({"assign": "{"}, "assign: no JSON"),
         ({"subscribePattern": "("}, "subscribePattern: no regular expression"),
         ({"subscribe": "a", "redis.url": "redis://user:hush@h:1/0"}, "redis.url: no password in an option"),
@@ -111,7 +115,7 @@ def test_invalid_options_are_reported_in_one_line(given: dict[str, str], reporte
 
 
 def test_several_faults_are_named_together() -> None:
-    with pytest.raises(UsageError, match=r"corruptLimit: .*; mode: "):
+    with pytest.raises(UsageError, match=r"corruptLimit is .*; mode is "):
         parse_options({"subscribe": "a", "mode": "x", "corruptLimit": "-1"})
 
 
