@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from bench import stuck
 from bench.cluster import Cluster
 from bench.stuck import Stage
 
 PASSWORD = "correct horse battery"
+PATIENCE_MS = 60_000
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 SETTINGS = {
     **stuck.SETTINGS,
@@ -25,6 +26,8 @@ SETTINGS = {
     "TIDEGATE_ADMIN_OPERATOR_PASSWORD": PASSWORD,
 }
 TROUBLE = (stuck.silent_member, stuck.hanging_leader, stuck.nobody_left, stuck.poll_timeouts, stuck.no_commits)
+
+expect.set_options(timeout=PATIENCE_MS)
 
 
 @dataclass
@@ -79,7 +82,7 @@ async def chromium() -> AsyncIterator[Browser]:
 async def context(chromium: Browser) -> AsyncIterator[BrowserContext]:
     """A browser that knows nothing yet, in a zone that is not UTC."""
     opened = await chromium.new_context(viewport={"width": 1280, "height": 900}, timezone_id="Asia/Kolkata")
-    opened.set_default_timeout(30_000)
+    opened.set_default_timeout(PATIENCE_MS)
     yield opened
     await opened.close()
 

@@ -90,7 +90,7 @@ async def test_members_of_a_live_group_are_removed_with_consent_alone(reader: Re
     await page.get_by_label("Type the group's name").fill("live-reset")
     await page.get_by_role("button", name="Move 4 offsets").click()
 
-    await expect(page.get_by_role("heading", level=1)).to_have_text("Offsets are moved", timeout=30_000)
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Offsets are moved")
     await expect(page.locator(".note.good")).to_contain_text("1 member removed")
 
 
@@ -191,7 +191,7 @@ async def test_broker_is_drained_and_the_page_follows(context: BrowserContext) -
         await page.get_by_role("dialog").get_by_role("button", name=f"Drain broker {other}").click()
 
         await expect(page.get_by_role("status").filter(has_text="asked to drain")).to_be_visible()
-        await expect(page.get_by_role("heading", name="1 broker, 1 serving")).to_be_visible(timeout=60_000)
+        await expect(page.get_by_role("heading", name="1 broker, 1 serving")).to_be_visible()
         process = cluster.brokers[1].process
         assert process is not None
         async with asyncio.timeout(30):
