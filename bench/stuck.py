@@ -102,8 +102,8 @@ class Stage:
 
 async def silent_member(stage: Stage) -> str:
     """One of three members hangs as a fourth joins."""
-    a, b, _ = await stage.stable("silent-member", "web-1", "web-2", "web-3", session_timeout_ms=45_000)
-    late = await stage.member("silent-member", "web-4", session_timeout_ms=45_000)
+    a, b, _ = await stage.stable("silent-member", "web-1", "web-2", "web-3", session_timeout_ms=300_000)
+    late = await stage.member("silent-member", "web-4", session_timeout_ms=300_000)
     stage.healthy(a, b)
     stage.play(late.round())
     await asyncio.sleep(6)
@@ -123,7 +123,7 @@ async def busy_member(stage: Stage) -> str:
 async def half_joined(stage: Stage) -> str:
     """A client asks for a member id and does not come back with it, while the group rebalances."""
     a, b = await stage.stable("half-joined", "web-1", "web-2")
-    gone = await stage.member("half-joined", "web-3", session_timeout_ms=30_000)
+    gone = await stage.member("half-joined", "web-3", session_timeout_ms=120_000)
     await gone.ask_for_id()
     stage.healthy(a, b)
     stage.play((await stage.member("half-joined", "web-4")).round())
