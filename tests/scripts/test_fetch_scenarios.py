@@ -174,7 +174,6 @@ async def epochs(brokers: Brokers, store: Store, settings: Settings) -> AsyncIte
 
 
 async def test_log_50_epoch_fencing(epochs: ClientOf) -> None:
-    """Kafka names the leader in the error; here every broker serves the partition, so there is no other one to name."""
     for known, code in ((2, E.fenced_leader_epoch), (4, E.unknown_leader_epoch), (3, NONE)):
         fetched = await _fetch(epochs, (0, 0, {"current_leader_epoch": known}))
         assert _parts(fetched)[0].error_code is code
@@ -183,7 +182,17 @@ async def test_log_50_epoch_fencing(epochs: ClientOf) -> None:
     fenced = await _fetch(epochs, (0, 0, {"current_leader_epoch": 2}), topic=topic_id, version=16)
     [part] = _parts(fenced).values()
     assert part.error_code is E.fenced_leader_epoch
-    assert (part.current_leader.leader_id, fenced.node_endpoints) == (-1, ())  # Kafka names them
+    [broker] = epochs.broker.context.broker_lease.nameable("PLAINTEXT")
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (broker.node_id, 3)
+    [named] = fenced.node_endpoints
+    assert (named.node_id, (named.host, named.port), named.rack) == (
+        broker.node_id, broker.endpoint("PLAINTEXT"), broker.rack,
+    )  # fmt: skip
+    for version, known in ((15, 2), (16, 4)):
+        unnamed = await _fetch(epochs, (0, 0, {"current_leader_epoch": known}), topic=topic_id, version=version)
+        [part] = _parts(unnamed).values()
+        assert part.current_leader.leader_id == -1
+        assert not getattr(unnamed, "node_endpoints", ())
     assert _parts(await _fetch(epochs, (0, 0), version=8))[0].error_code is NONE
 
 

@@ -25,7 +25,7 @@ from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.log.owners import Reader
 from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.fast_writers import FetchPartition
+from tidegate.protocol.fast_writers import Endpoint, FetchPartition
 
 SESSIONS_MAX: Final = 1_000
 """Limit of a broker's fetch sessions; beyond it a client fetches without a session, which only costs bandwidth."""
@@ -45,6 +45,7 @@ def fetch(call: Call, request: Any) -> None:
     """Read batches.
 
     v0-3: message sets. v5: log start. v7: sessions. v9: leader epochs. v10: zstd. v12: divergence. v13: topic ids.
+    v16: leaders (KIP-951).
     """
     context, connection_id = call.context, call.client.connection_id
     if request.replica_state.replica_id >= 0:
@@ -150,7 +151,8 @@ class Fetching(Reading):
         for wanted in reported:
             assert wanted.result is not None
             topics.setdefault(wanted.key, []).append(wanted.result)
-        body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()))
+        leaders = self._leaders(reported) if self._names_leaders else ()
+        body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()), leaders)
         note_fetched(call, reported)
         call.context.usage.fetched(
             (wanted.log.topic, wanted.result.size)
@@ -162,6 +164,16 @@ class Fetching(Reading):
         else:
             self._remember()
         call.reply(body)
+
+    def _leaders(self, reported: Sequence[Wanted]) -> list[Endpoint]:
+        """The addresses of leaders that errors name, as the client's listener has them."""
+        node_ids = {one.result.leader[0] for one in reported if one.result and one.result.leader}
+        listener = self._call.client.listener
+        return [
+            (broker.node_id, *broker.endpoint(listener), broker.rack)
+            for broker in self._call.context.broker_lease.nameable(listener)
+            if broker.node_id in node_ids
+        ]
 
     def _end_wait(self) -> None:
         self._answered = True

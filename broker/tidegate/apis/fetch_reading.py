@@ -20,6 +20,7 @@ from tidegate.apis.fetch_message_sets import are_markers
 from tidegate.apis.fetch_sessions import FetchSet, Wanted
 from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM
 from tidegate.apis.slices import SLICE
+from tidegate.cluster.placement import leader_of
 from tidegate.errors import (
     FencedLeaderEpoch,
     KafkaError,
@@ -45,6 +46,8 @@ logger = structlog.get_logger()
 
 BATCHES_FROM: Final = 4
 """Version from which on records are sent as batches; older ones get message sets (`fetch_message_sets`)."""
+LEADERS_FROM: Final = 16
+"""Version from which on an error about the leader's epoch names the leader (KIP-951)."""
 _ONE_MESSAGE_FROM: Final = 3
 _STORE_AWAY_PAUSE_S: Final = 0.1
 BY_ORDER: Final = attrgetter("order")
@@ -53,7 +56,8 @@ BY_ORDER: Final = attrgetter("order")
 class Reading:
     """The reading half of a fetch. Sizes in bytes; `_reserved` is the largest possible size of the reads in progress.
 
-    `_urgent` is set by results that must be answered at once; `_deadline_s` is the loop's time when waiting ends.
+    `_urgent` is set by results that must be answered at once, `_names_leaders` by those with a leader; `_deadline_s` is
+    the loop's time when waiting ends.
     """
 
     __slots__ = (
@@ -68,6 +72,7 @@ class Reading:
         "_isolation",
         "_loop",
         "_max_bytes",
+        "_names_leaders",
         "_reading",
         "_reserved",
         "_resolved",
@@ -90,7 +95,7 @@ class Reading:
         self._evaluated: dict[Wanted, None] = {}
         self._resolved: set[Wanted] = set()
         self._blocked: Wanted | None = None
-        self._filling = self._filling_later = self._urgent = self._answered = False
+        self._filling = self._filling_later = self._urgent = self._answered = self._names_leaders = False
 
     def _reply_or_park(self) -> None:
         """All due partitions are evaluated: answer, or wait for more."""
@@ -197,14 +202,24 @@ class Reading:
     def _epochs_agree(self, wanted: Wanted, log: FetchedLog, known: LogOffsets, left: int) -> bool:
         """Whether the client's epochs match this log's (KIP-320, KIP-595); otherwise the answer becomes an error."""
         if 0 <= wanted.leader_epoch != known.leader_epoch:
-            old = wanted.leader_epoch < known.leader_epoch
-            self._fail(wanted, FencedLeaderEpoch() if old else UnknownLeaderEpoch())
+            if wanted.leader_epoch > known.leader_epoch:
+                self._fail(wanted, UnknownLeaderEpoch())
+                return False
+            self._fail(wanted, FencedLeaderEpoch())
+            if self._call.version >= LEADERS_FROM and wanted.result is not None:
+                wanted.result.leader = self._leader_of(log, wanted.index), known.leader_epoch
+                self._names_leaders = True
             return False
         last_epoch = wanted.last_epoch
         if last_epoch < 0 or (last_epoch == known.leader_epoch and wanted.offset <= known.log_end_offset):
             return True
         self._await_first(wanted, left, self._verify(wanted, log, known))
         return False
+
+    def _leader_of(self, log: FetchedLog, index: int) -> int:
+        """The node id of the leader as Metadata names it; any broker serves the partition."""
+        brokers = self._call.context.broker_lease.nameable(self._call.client.listener)
+        return leader_of(log.topic.topic_id, index, brokers).node_id
 
     async def _verify(self, wanted: Wanted, log: FetchedLog, known: LogOffsets) -> None:
         """Check that the client's last epoch ends where ours does; a match is cached until that epoch changes."""

@@ -14,9 +14,10 @@ from tidegate.protocol.group_writers import (
     offset_fetch,
     sync_group,
 )
-from tidegate.protocol.log_writers import FetchPartition, api_versions, fetch, produce
+from tidegate.protocol.log_writers import Endpoint, FetchPartition, api_versions, fetch, produce
 
 __all__ = [
+    "Endpoint",
     "FetchPartition",
     "api_versions",
     "fetch",

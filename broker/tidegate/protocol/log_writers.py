@@ -30,7 +30,9 @@ _FETCHED_START: Final = struct.Struct(">ihqqq").pack
 _FETCH_HEAD: Final = struct.Struct(">xxxxhi").pack
 _ABORTED: Final = struct.Struct(">qq").pack
 _ABORTED_TAGS: Final = struct.Struct(">qqx").pack
-_DIVERGING: Final = struct.Struct(">BBBiqB").pack
+_DIVERGING: Final = struct.Struct(">BBiqB").pack
+_LEADER: Final = struct.Struct(">BBiiB").pack
+_NODE_ID: Final = struct.Struct(">i").pack
 
 INLINE_BYTES_MAX: Final = 4096
 """Records up to this many bytes are copied into the response; larger ones are sent without a copy."""
@@ -88,14 +90,25 @@ class FetchPartition:
     size: int = 0
     diverging: tuple[int, int] | None = None
     """Epoch and its end offset where the client's log diverges (v12+)."""
+    leader: tuple[int, int] | None = None
+    """Node id and epoch of the leader, of an error about its epoch (v12+)."""
+
+
+Endpoint = tuple[int, str, int, str | None]
+"""Node id, host, port and rack of a broker."""
 
 
 def fetch(
-    version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | bytes, Sequence[FetchPartition]]]
+    version: int,
+    error_code: int,
+    session_id: int,
+    topics: Sequence[tuple[str | bytes, Sequence[FetchPartition]]],
+    endpoints: Sequence[Endpoint] = (),
 ) -> list[Body]:
     """A Fetch response, v4-18, as buffers in order; records above `INLINE_BYTES_MAX` are not copied.
 
-    A topic is its name; from v13 on the 16 bytes of its id. Error code and session id are encoded from v7 on.
+    A topic is its name; from v13 on the 16 bytes of its id. Error code and session id are encoded from v7 on,
+    `endpoints` of the leaders that partitions name from v16 on (KIP-951).
     """
     flexible = version >= 12
     out: list[Body] = []
@@ -114,14 +127,32 @@ def fetch(
                 out += partition.buffers
                 head = bytearray()
             if flexible:
-                head += NO_TAGS if partition.diverging is None else _DIVERGING(1, 0, 13, *partition.diverging, 0)
+                head += NO_TAGS if partition.diverging is partition.leader is None else _partition_tags(partition)
         if flexible:
             head += NO_TAGS
     if flexible:
-        head += NO_TAGS
+        head += b"\x01" + _tagged(0, _endpoints(endpoints)) if endpoints and version >= 16 else NO_TAGS
     if head:
         out.append(head)
     return out
+
+
+def _partition_tags(partition: FetchPartition) -> bytes:
+    """The tagged fields of a partition that names an epoch or a leader."""
+    tags = []
+    if partition.diverging is not None:
+        tags.append(_DIVERGING(0, 13, *partition.diverging, 0))
+    if partition.leader is not None:
+        tags.append(_LEADER(1, 9, *partition.leader, 0))
+    return b"".join([uvarint(len(tags)), *tags])
+
+
+def _endpoints(endpoints: Sequence[Endpoint]) -> bytes:
+    packed = [
+        _NODE_ID(node_id) + compact_string(host) + _NODE_ID(port) + compact_string(rack) + NO_TAGS
+        for node_id, host, port, rack in endpoints
+    ]
+    return b"".join([length(len(endpoints), True), *packed])
 
 
 def _fetched_fields(version: int, partition: FetchPartition, head: bytearray) -> None:

@@ -137,6 +137,8 @@ class FakeBroker:
         for log in self.logs:
             log.topic = topic
         nothing: Any = None
+        alone = SimpleNamespace(node_id=1, rack=None, endpoint=lambda listener: ("h", 9092))
+        lease: Any = SimpleNamespace(nameable=lambda listener: [alone])
         clock_only: Any = SimpleNamespace(clock=RedisClock())
         catalog: Any = SimpleNamespace(
             record_topics=0,
@@ -148,7 +150,7 @@ class FakeBroker:
         )
         logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index])
         self.context = BrokerContext(
-            settings=self.settings, store=clock_only, broker_lease=nothing, catalog=catalog, logs=logs, waits=nothing,
+            settings=self.settings, store=clock_only, broker_lease=lease, catalog=catalog, logs=logs, waits=nothing,
             heartbeats=nothing, offsets=nothing, consumers=nothing, producer_ids=nothing,
         )  # fmt: skip
 

@@ -258,15 +258,19 @@ fetched = st.builds(
     aborted=st.none() | st.lists(st.tuples(int64, int64), max_size=3),
     buffers=st.lists(st.one_of(blob, st.just(bytes(5000)), blob.map(memoryview), blob.map(bytearray)), max_size=3),
     diverging=st.none() | st.tuples(int32.filter(lambda epoch: epoch != -1), int64),
+    leader=st.none() | st.tuples(int32.filter(lambda node_id: node_id != -1), int32),
 )
 
 
 @versions(4, 18)
 @some
 @given(
-    code=codes, session_id=int32, topics=st.lists(st.tuples(text, topic_ids, st.lists(fetched, max_size=3)), max_size=3)
+    code=codes,
+    session_id=int32,
+    topics=st.lists(st.tuples(text, topic_ids, st.lists(fetched, max_size=3)), max_size=3),
+    endpoints=st.lists(st.tuples(int32, text, int32, st.none() | text), max_size=3),
 )
-def test_fetch(version: int, code: int, session_id: int, topics: Any) -> None:
+def test_fetch(version: int, code: int, session_id: int, topics: Any, endpoints: Any) -> None:
     answer = tuple(
         Fields(
             None,
@@ -279,9 +283,16 @@ def test_fetch(version: int, code: int, session_id: int, topics: Any) -> None:
     plain: list[tuple[str | bytes, list[fast_writers.FetchPartition]]] = [
         (topic_id.bytes if version >= 13 else name, partitions) for name, topic_id, partitions in topics
     ]
-    written = fast_writers.fetch(version, code, session_id, plain)
+    written = fast_writers.fetch(version, code, session_id, plain, endpoints)
     assert b"".join(written) == expected(
-        1, version, error_code=ErrorCode(code), session_id=session_id, responses=answer, node_endpoints=()
+        1,
+        version,
+        error_code=ErrorCode(code),
+        session_id=session_id,
+        responses=answer,
+        node_endpoints=tuple(
+            Fields(None, node_id=node_id, host=host, port=port, rack=rack) for node_id, host, port, rack in endpoints
+        ),
     )
 
 
@@ -294,6 +305,9 @@ def fetched_partition(version: int, partition: fast_writers.FetchPartition) -> F
     if partition.diverging is not None and version >= 12:
         epoch, end = partition.diverging
         tagged["diverging_epoch"] = resolve_name(f"{module}:EpochEndOffset")(epoch=epoch, end_offset=end)
+    if partition.leader is not None and version >= 12:
+        leader_id, epoch = partition.leader
+        tagged["current_leader"] = resolve_name(f"{module}:LeaderIdAndEpoch")(leader_id=leader_id, leader_epoch=epoch)
     aborted = partition.aborted
     return Fields(
         None,
