@@ -281,6 +281,17 @@ async def test_log_17_topic_ids_are_not_read_before_version_12(broker: BrokerCon
     assert [one.error_code for one in response.topics] == [ErrorCode.invalid_request]
 
 
+@pytest.mark.parametrize("version", [12, 13])
+async def test_log_17_neither_name_nor_id(broker: BrokerContext, version: int) -> None:
+    """Scenario 17; Kafka's UNKNOWN_SERVER_ERROR is a defect of its own."""
+    nameless = nested(3, version, "MetadataRequestTopic", topic_id=None, name=None)
+    response = await ask(broker, request(3, version, topics=(nameless,), include_topic_authorized_operations=False))
+
+    assert [(one.name, one.topic_id, one.error_code) for one in response.topics] == [
+        (None, None, ErrorCode.invalid_request)
+    ]
+
+
 async def test_librdkafka_asks_for_all_topics_with_a_null_that_is_too_long() -> None:
     decoded = codec.decode(3, 13, bytes.fromhex("00000000010000"))
 

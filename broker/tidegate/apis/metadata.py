@@ -89,7 +89,7 @@ class Question:
         name, topic_id = wanted
         if topic_id:
             return catalog.by_id(self.org, topic_id) is None
-        return catalog.get(self.org, name or "") is None and names.is_legal(name or "")
+        return name is not None and catalog.get(self.org, name) is None and names.is_legal(name)
 
 
 class Encoded:
@@ -283,6 +283,8 @@ def _no_topic(
     key = topic_id or name or ""
     if topic_id:
         code = ErrorCode.unknown_topic_id
+    elif name is None:
+        code = ErrorCode.invalid_request
     elif not names.is_legal(name or ""):
         code = ErrorCode.invalid_topic_exception
     else:
