@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.clients import CLIENTS
-from bench.jars import CONNECTOR, CONNECTOR_VERSION, KAFKA_VERSION, STREAMS_VERSION
+from bench.jars import CONNECTOR, CONNECTOR_VERSION, KAFKA_VERSION, NEWEST_KAFKA_VERSION, STREAMS_VERSION
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _TESTS: Final = _ROOT / "tests"
@@ -156,6 +156,7 @@ def page() -> str:
         rule="|---" * len(SUITES),
         rows="\n".join(rows),
         suites="\n".join(suites),
+        peer=NEWEST_KAFKA_VERSION,
         unstatic=unstatic,
         held=held,
     )
@@ -179,7 +180,7 @@ Where a client cannot be had (no Java, no Go, no node, no kcat), its tests are s
 - Heartbeat responses are delayed for: {held}. Others are answered at once.
 - Static members (`group.instance.id`) are tried with all but: {unstatic}, which does not know them.
 - Members of different software share a group (aiokafka and librdkafka, `make test`).
-- Each client's conversations are also compared with Apache Kafka {kafka}, request by request:
+- Each client's conversations are also compared with Apache Kafka {peer}, request by request:
   [differences](differences.md). How long joins take: [performance](performance.md#joining-a-group).
 
 Clients of Kafka 0.8 to 0.10 are tried as well (`tests/conformance/test_old_clients.py`): kafka-python with

@@ -1,4 +1,4 @@
-"""Every difference from Apache Kafka 4.1.0 that is meant, in one table; docs/differences.md is written from it.
+"""Every difference from Apache Kafka 4.4.0 that is meant, in one table; docs/differences.md is written from it.
 
 `python -m tests.conformance.differential.allowed` prints that page.
 """
@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.conformance.differential import tested
+from tests.conformance.differential.messages import PEER_VERSION
 from tests.conformance.differential.observed import PARKED, Difference
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it."""
+    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it.
+
+    `until`: the last version of Kafka that differs so, if the peer's is newer; not in the page.
+    """
 
     key: str
     where: str
@@ -24,6 +28,7 @@ class Allowed:
     reason: str
     matches: Callable[[Difference], bool]
     lasts: bool = False
+    until: str = ""
 
 
 def find(difference: Difference) -> Allowed | None:
@@ -175,14 +180,15 @@ def _tied_votes(difference: Difference) -> bool:
     )
 
 
-RULES: Final = (
+_ALL: Final = (
     Allowed(
         "v10",
         "ApiVersions",
         "OffsetCommit and OffsetFetch end at version 9",
         "both are served up to version 10, by topic id",
-        "version 10 is in Kafka 4.1's sources and not yet released there; clients that know it gain by it",
+        "version 10 is new since Kafka 4.1",
         _newer_version,
+        until="4.1",
     ),
     Allowed(
         "v3",
@@ -191,6 +197,7 @@ RULES: Final = (
         "version 3, whose errors have messages",
         "version 3 is new in Kafka 4.4",
         _newer_deletion,
+        until="4.1",
     ),
     Allowed(
         "v0",
@@ -223,6 +230,7 @@ RULES: Final = (
         "described and listed as it is",
         "one truth in all places",
         _unwritten,
+        until="4.1",
     ),
     Allowed(
         "refused first join",
@@ -314,20 +322,24 @@ RULES: Final = (
 )
 
 
+RULES: Final = tuple(rule for rule in _ALL if not rule.until or PEER_VERSION.split(".")[:2] <= rule.until.split("."))
+"""Those that the version of the peer shows."""
+
+
 def markdown() -> str:
     """docs/differences.md."""
-    rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in RULES]
+    rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in _ALL if not rule.until]
     return "\n".join([*_HEAD, *rows, *_TESTED_HEAD, *tested.rows(), ""])
 
 
 _HEAD: Final = (
     "# Differences from Apache Kafka",
     "",
-    "The group APIs are compared with Apache Kafka 4.1.0, answer by answer: `make test SUITE=peers`. Every difference",
+    "The group APIs are compared with Apache Kafka 4.4.0, answer by answer: `make test SUITE=peers`. Every difference",
     "that is meant is below; any other one fails that run, and so does one of these that does not show any more. The",
     "page is written by `make docs` from the table that the comparison uses.",
     "",
-    "| Where | Kafka 4.1.0 | Tidegate | Why |",
+    "| Where | Kafka 4.4.0 | Tidegate | Why |",
     "|---|---|---|---|",
 )
 _TESTED_HEAD: Final = (

@@ -3,6 +3,7 @@
 TIDEGATE_TEST_CONVERSATIONS         how many random conversations (60)
 TIDEGATE_TEST_CONVERSATION_SEED     the first one's seed (1); the others count on from it
 TIDEGATE_TEST_CONVERSATION_REPORT   a file for the report as JSON
+TIDEGATE_TEST_KAFKA                 the version of the peer (4.4.0); 4.1.0 shows what has changed since
 """
 
 from __future__ import annotations

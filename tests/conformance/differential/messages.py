@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final
 
+from bench.jars import NEWEST_KAFKA_VERSION
 from tests.support.wire import request_type
+
+PEER_VERSION: Final = os.environ.get("TIDEGATE_TEST_KAFKA", NEWEST_KAFKA_VERSION)
+"""The Apache Kafka that is compared with."""
 
 API_KEYS: Final = {
     "OffsetCommit": 8,
@@ -39,7 +44,7 @@ VERSIONS: Final = {
     "DeleteGroups": range(3),
     "OffsetDelete": range(1),
 }
-"""What Kafka 4.1.0 serves of the group APIs."""
+"""What both serve of the group APIs by names of topics, and kio can encode."""
 
 
 def build(api: str, version: int, values: Mapping[str, Any]) -> Any:

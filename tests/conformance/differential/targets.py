@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
 from bench.kafka_peer import KafkaPeer
-from tests.conformance.differential.messages import build
+from tests.conformance.differential.messages import PEER_VERSION, build
 from tests.support.wire import RawClient
 
 BROKERS: Final = 2
@@ -87,7 +87,10 @@ class Targets:
 @contextlib.contextmanager
 def running(profile: Profile) -> Iterator[Targets]:
     """Start both, with topics and coordinators ready. Raises PeerUnavailable where Kafka cannot be had."""
-    with KafkaPeer(profile.kafka) as kafka, Cluster(brokers=BROKERS, settings=profile.tidegate) as cluster:
+    with (
+        KafkaPeer(profile.kafka, PEER_VERSION) as kafka,
+        Cluster(brokers=BROKERS, settings=profile.tidegate) as cluster,
+    ):
         pair = Targets(
             Target("kafka", (kafka.bootstrap,)),
             Target("tidegate", tuple(broker.address for broker in cluster.brokers)),

@@ -1,4 +1,4 @@
-"""Tidegate and Apache Kafka 4.1 answer alike, but for what docs/differences.md lists."""
+"""Tidegate and Apache Kafka 4.4 answer alike, but for what docs/differences.md lists."""
 
 from __future__ import annotations
 

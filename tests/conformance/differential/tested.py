@@ -47,13 +47,6 @@ TESTED: Final = (
         "scripts/test_log_producers.py::test_log_60_broker_that_has_not_read_the_sixth_batch",
     ),
     Tested(
-        "Fetch v16",
-        "FENCED_LEADER_EPOCH names the present leader and its address",
-        "the code alone",
-        "every broker serves the partition: the client only has to refresh its metadata",
-        "scripts/test_fetch_scenarios.py::test_log_50_epoch_fencing",
-    ),
-    Tested(
         "Fetch",
         "a fetch beyond its quota is answered without records",
         "with its records; the debt is waited for afterwards, as with Produce",
@@ -73,6 +66,13 @@ TESTED: Final = (
         "UNKNOWN_TOPIC_ID",
         "clients do not learn that there is a topic which they may not see",
         "scripts/test_security_answers.py::test_id_of_a_topic_without_describe_is_unknown",
+    ),
+    Tested(
+        "Metadata v12, v13",
+        "neither a name nor an id: UNKNOWN_SERVER_ERROR, in v13 of the whole answer too",
+        "INVALID_REQUEST, of that topic alone",
+        "the request is wrong, as it is in v10 and v11; the other topics are answered",
+        "scripts/test_topics_apis.py::test_log_17_neither_name_nor_id",
     ),
     Tested(
         "`__consumer_offsets`",
