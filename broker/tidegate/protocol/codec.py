@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -26,13 +26,6 @@ __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "respon
 
 Decoder = Callable[[Buffer, int, int], Any]
 """(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
-
-_METADATA: Final = 3
-_ALTER_USER_SCRAM_CREDENTIALS: Final = 51
-_TOO_LONG_NULL: Final = 3
-"""librdkafka 2.16 requests all topics with a 4-byte zero length instead of the compact null; Kafka accepts it."""
-_SECOND_TAGS: Final = b"\0"
-"""librdkafka 2.16 ends AlterUserScramCredentials with two empty tag sections; Kafka accepts it."""
 
 
 @cache
@@ -68,12 +61,8 @@ def decoder(api_key: int, version: int) -> Decoder:
             request, size = read(data, start)
         except (SerialError, ValueError, LookupError, OverflowError):
             return _read_again(plan, read, data, start, end)
-        left = end - start - size
-        if left and not (
-            (api_key == _METADATA and request.topics is None and left == _TOO_LONG_NULL)
-            or (api_key == _ALTER_USER_SCRAM_CREDENTIALS and data[end - left : end] == _SECOND_TAGS)
-        ):
-            raise DecodeError(f"{left} bytes left over")
+        if start + size > end:
+            raise DecodeError("ends too early")
         return request
 
     return decode_body
@@ -83,16 +72,18 @@ def _read_again(plan: Plan, read: Callable[[Buffer, int], tuple[Any, int]], data
     """Decode again after removing what the native reader rejects and the protocol allows. Raises DecodeError."""
     body = plan.rewrite(data, start, end)
     try:
-        request, size = read(body, 0)
+        request, _ = read(body, 0)
     except (SerialError, ValueError, LookupError, OverflowError) as error:
         raise DecodeError(str(error)) from error
-    if size != len(body):
-        raise DecodeError(f"{len(body) - size} bytes left over")
     return request
 
 
 def decode(api_key: int, version: int, body: Buffer) -> Any:
-    """Decode a request from its body (bytes or memoryview). Trailing bytes are an error. Raises DecodeError."""
+    """Decode a request from its body (bytes or memoryview). Raises DecodeError.
+
+    Bytes behind a complete request are ignored, as in Kafka: clients send them. librdkafka 2.16 asks for all topics
+    with a 4-byte null, and ends AlterUserScramCredentials with two tag sections; so does kafka-go with DescribeAcls.
+    """
     if isinstance(body, memoryview) and not body.readonly:
         body = body.toreadonly()
     return decoder(api_key, version)(body, 0, len(body))

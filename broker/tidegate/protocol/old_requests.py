@@ -83,8 +83,8 @@ class _Reader:
         return tuple(element(self) for _ in range(count))
 
     def finish(self) -> None:
-        if self._position != self._end:
-            raise DecodeError(f"{self._end - self._position} bytes left over")
+        if self._position > self._end:
+            raise DecodeError("ends too early")
 
 
 # -- Produce: for error responses only

@@ -90,8 +90,6 @@ def _read_classic(version: int, body: memoryview) -> ProduceRequest:
                 partitions.append((index, body[position:end]))
                 position = end
         topics.append((name, partitions))
-    if position != len(body):
-        raise DecodeError(f"{len(body) - position} bytes left over")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 
@@ -135,6 +133,4 @@ def _read_flexible(version: int, body: memoryview) -> ProduceRequest:
         position = skip_tags(body, position, limit)
         topics.append((topic, partitions))
     position = skip_tags(body, position, limit)
-    if position != limit:
-        raise DecodeError(f"{limit - position} bytes left over")
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)

@@ -70,10 +70,17 @@ def test_every_truncation_is_refused(api_key: int, version: int) -> None:
 
 
 @every_version
-def test_something_left_over_is_refused(api_key: int, version: int) -> None:
+def test_bytes_behind_a_request_are_ignored(api_key: int, version: int) -> None:
+    request, body = written(api_key, version)
+    assert codec.decode(api_key, version, body + b"\1") == request
+
+
+@every_version
+def test_request_does_not_reach_into_the_next_frame(api_key: int, version: int) -> None:
     _, body = written(api_key, version)
-    with pytest.raises(DecodeError):
-        codec.decode(api_key, version, body + b"\1")
+    for size in range(len(body)):
+        with pytest.raises(DecodeError):
+            codec.decoder(api_key, version)(body + bytes(64), 0, size)
 
 
 @every_version

@@ -96,8 +96,17 @@ async def test_client_id_that_is_not_utf8_is_answered() -> None:
 
 
 @on_both_loops
-async def test_body_with_something_left_over_closes() -> None:
-    assert await refused(frame(encode_request(HEARTBEAT_REQUEST, 1)[4:] + b"\0")) == b""
+async def test_body_that_ends_too_early_closes() -> None:
+    assert await refused(frame(encode_request(HEARTBEAT_REQUEST, 1)[4:-1])) == b""
+
+
+@on_both_loops
+async def test_bytes_behind_a_body_are_ignored() -> None:
+    async with connected(Handlers()) as (_, client):
+        client.writer.write(frame(encode_request(HEARTBEAT_REQUEST, 1)[4:] + b"\0abc"))
+        client.writer.write(encode_request(HEARTBEAT_REQUEST, 2))
+        replies = [await client.reader.readexactly(16) for _ in range(2)]
+        assert [struct.unpack_from(">i", reply, 4) for reply in replies] == [(1,), (2,)]
 
 
 @on_both_loops
@@ -126,9 +135,7 @@ async def test_malformed_request_closes_after_the_replies_before_it() -> None:
     handlers = Handlers()
     async with connected(handlers) as (_, client):
         client.send(sample(request_type(FETCH, 12)))
-        client.writer.write(
-            frame(encode_request(HEARTBEAT_REQUEST, 3)[4:] + b"\0") + encode_request(HEARTBEAT_REQUEST, 4)
-        )
+        client.writer.write(frame(encode_request(HEARTBEAT_REQUEST, 3)[4:-1]) + encode_request(HEARTBEAT_REQUEST, 4))
         await until(lambda: handlers.parked)
         await asyncio.sleep(0.02)
         handlers.answer_fetch(handlers.parked[0])
