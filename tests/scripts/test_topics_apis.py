@@ -514,6 +514,7 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
         topic("both", 3, assigned=[(0, [1])]),
         topic("hole", assigned=[(0, [1]), (2, [1])]),
         topic("twice", assigned=[(0, [1, 1])]),
+        topic("nowhere", assigned=[(0, [1]), (1, [77])]),
         topic("a.b"),
     )
 
@@ -530,6 +531,7 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
         "both": ErrorCode.invalid_request,
         "hole": ErrorCode.invalid_replica_assignment,
         "twice": ErrorCode.invalid_replica_assignment,
+        "nowhere": ErrorCode.invalid_replica_assignment,
         "a.b": ErrorCode.topic_already_exists,
     }
     tried = await create(brokers[1], topic("good"), validate_only=True)
@@ -538,9 +540,12 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
 
 
 async def test_assignment_gives_the_count(broker: BrokerContext) -> None:
-    made = await create(broker, topic("a", assigned=[(1, [1]), (0, [1, 2])]))
+    node_id = broker.broker_lease.node_id
+    made = await create(broker, topic("a", assigned=[(1, [node_id]), (0, [node_id])]))
 
     assert (made["a"].error_code, made["a"].num_partitions) == (NONE, 2)
+    assert await grow(broker, "a", 3, assignments=[(77,)]) is ErrorCode.invalid_replica_assignment
+    assert await grow(broker, "a", 3, assignments=[(node_id,)]) is NONE
 
 
 @pytest.mark.parametrize("version", range(2, 8))

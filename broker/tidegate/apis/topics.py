@@ -96,7 +96,7 @@ async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> C
         raise InvalidRequest("the topic stands in the request more than once")
     await catalog.check_new(call.org, wanted.name)
     overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
-    count = _partition_count(wanted, settings.num_partitions)
+    count = _partition_count(call, wanted, settings.num_partitions)
     catalog.check_count(count)
     await _spend_mutations(call, count)
     topic_id: UUID | None = None
@@ -119,7 +119,7 @@ def _made_with(config: configs.Described) -> CreatableTopicConfigs:
     return CreatableTopicConfigs(**values, read_only=config.read_only, is_sensitive=False)
 
 
-def _partition_count(wanted: Any, default: int) -> int:
+def _partition_count(call: Call, wanted: Any, default: int) -> int:
     """The requested number of partitions, by count or by assignment. Every replication factor is accepted."""
     if not wanted.assignments:
         if wanted.num_partitions != -1 and wanted.num_partitions < 1:
@@ -132,15 +132,18 @@ def _partition_count(wanted: Any, default: int) -> int:
     indexes = sorted(one.partition_index for one in wanted.assignments)
     if indexes != list(range(len(indexes))):
         raise InvalidReplicaAssignment("the partitions are not 0 to n - 1")
-    _check_replicas([one.broker_ids for one in wanted.assignments])
+    _check_replicas(call, [one.broker_ids for one in wanted.assignments])
     return len(indexes)
 
 
-def _check_replicas(assignments: Sequence[Sequence[int]]) -> None:
+def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
     """Replicas are not placed here, but an invalid list of them is refused. Raises InvalidReplicaAssignment."""
+    known = {broker.node_id for broker in call.context.broker_lease.shown(call.client.listener)}
     for replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas):
             raise InvalidReplicaAssignment("a partition's replicas are empty or stand twice")
+        if unknown := sorted(set(replicas) - known):
+            raise InvalidReplicaAssignment(f"there is no broker {unknown[0]}; there are {sorted(known)}")
 
 
 # -- DeleteTopics
@@ -217,7 +220,7 @@ async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> Non
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
-        _check_replicas([one.broker_ids for one in wanted.assignments])
+        _check_replicas(call, [one.broker_ids for one in wanted.assignments])
     await _spend_mutations(call, wanted.count - topic.partition_count)
     if not validate_only:
         await catalog.add_partitions(call.org, wanted.name, wanted.count)
