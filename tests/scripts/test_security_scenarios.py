@@ -232,21 +232,22 @@ async def test_log_114_reauthentication_is_off(listener: Listener) -> None:
 async def test_log_115_scram_admin(listener: Listener) -> None:
     admin = await listener.login("admin")
 
-    def upsert(name: str, iterations: int = 4096, mechanism: int = 1) -> dict[str, Any]:
+    def upsert(name: str, iterations: int = 4096, mechanism: int = 1, salt: bytes = b"my-salt") -> dict[str, Any]:
         salted = b"s" * 32
         return {
             "kind": "ScramCredentialUpsertion", "name": name, "mechanism": mechanism, "iterations": iterations,
-            "salt": b"0123456789ab", "salted_password": salted,
+            "salt": salt, "salted_password": salted,
         }  # fmt: skip
 
     answer = await admin.ask(
         request(
             51, 0, deletions=[{"kind": "ScramCredentialDeletion", "name": "w", "mechanism": 1}],
-            upsertions=[upsert("new"), upsert("v", 100), upsert("x"), upsert("x", mechanism=2)],
+            upsertions=[upsert("new"), upsert("v", 100), upsert("y", salt=b""), upsert("x"), upsert("x", mechanism=2)],
         )
     )  # fmt: skip
     assert {one.user: one.error_code for one in answer.results} == {
-        "new": NONE, "v": E.unacceptable_credential, "w": E.resource_not_found, "x": E.duplicate_resource,
+        "new": NONE, "v": E.unacceptable_credential, "y": E.unacceptable_credential, "w": E.resource_not_found,
+        "x": E.duplicate_resource,
     }  # fmt: skip
     names = [{"kind": "UserName", "name": name} for name in ("new", "new", "zz", "u")]
     answer = await admin.ask(request(50, 0, users=names))

@@ -31,7 +31,6 @@ _NO_TIME: Final = datetime.timedelta(0)
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """Kafka's codes (`ScramMechanism.java`)."""
 _CODES: Final = {name: code for code, name in _MECHANISMS.items()}
-_SALT_BYTES_MIN: Final = 12
 _AT_ONCE: Final = 16
 
 
@@ -114,8 +113,8 @@ def _credential(change: Any) -> tuple[str, Credential | None]:
         return mechanism, None
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredential(f"iterations are between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
-    if len(change.salt) < _SALT_BYTES_MIN or not change.salted_password:
-        raise UnacceptableCredential(f"a salt has {_SALT_BYTES_MIN} bytes at least, and a password is not empty")
+    if not (change.salt and change.salted_password):
+        raise UnacceptableCredential("neither salt nor password may be empty")
     salted = Credential.of_salted_password(mechanism, change.salt, change.salted_password, change.iterations)
     return mechanism, salted
 
