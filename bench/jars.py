@@ -55,6 +55,14 @@ STREAMS: Final = JarSet(
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
 )
+CONNECT: Final = JarSet(
+    f"kafka-connect-{STREAMS_VERSION}",
+    (
+        ("org.apache.kafka", "connect-runtime", STREAMS_VERSION),
+        ("org.apache.kafka", "connect-file", STREAMS_VERSION),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    ),
+)
 CONNECTOR: Final = JarSet(
     f"spark-kafka-{CONNECTOR_VERSION}",
     (
@@ -99,6 +107,11 @@ def share_clients(timeout_s: float = 300.0) -> str:
 def streams_jars(timeout_s: float = 300.0) -> str:
     """Java's class path with Kafka Streams. Raises PeerUnavailable."""
     return f"{fetched(STREAMS, timeout_s)}/*"
+
+
+def connect_jars(timeout_s: float = 300.0) -> str:
+    """Java's class path with a Kafka Connect worker and its file connectors. Raises PeerUnavailable."""
+    return f"{fetched(CONNECT, timeout_s)}/*"
 
 
 def connector_jars(timeout_s: float = 300.0) -> str:
