@@ -13,7 +13,6 @@ from tests.support.log_broker import produce_request
 from tests.support.transactions import NONE, Brokers, brokers_of
 from tests.support.whole_broker import request
 from tidegate.apis import committed_offsets
-from tidegate.apis.produce import Producing
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -90,27 +89,25 @@ async def _share(brokers: Brokers, share: float) -> None:
     await pressure.measure()
 
 
-async def test_nearly_full_redis_delays_then_refuses_records(full: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    delays: list[float] = []
-    monkeypatch.setattr(Producing, "_send", lambda self, answer: (delays.append(self._delay_s), answer()))
+async def test_nearly_full_redis_throttles_then_refuses_records(full: Brokers) -> None:
     raw = build_batch([NewRecord(b"v", b"k", 1)])
 
-    async def produced() -> ErrorCode:
-        answer = await full.ask(produce_request([("t", [(0, raw)])]))
-        code: ErrorCode = answer.responses[0].partition_responses[0].error_code
-        return code
+    async def produced(version: int = 9) -> tuple[ErrorCode, float]:
+        answer = await full.ask(produce_request([("t", [(0, raw)])], version=version))
+        return answer.responses[0].partition_responses[0].error_code, answer.throttle_time.total_seconds()
 
     await _share(full, 0.5)
-    assert (await produced(), delays) == (NONE, [])
+    assert await produced() == (NONE, 0)
     await _share(full, 0.9)
-    assert await produced() is NONE
-    assert 0.1 < delays.pop() < 0.9
+    for version in (3, 8, 9, 12):
+        code, throttle_s = await produced(version)
+        assert code is NONE
+        assert 0.1 < throttle_s < 0.9
     await _share(full, 0.97)
-    assert await produced() is E.kafka_storage_error
-    assert delays == []
+    assert await produced() == (E.kafka_storage_error, 0)
     assert await _commit(full, "plain", 1, "") == {NONE}
     await _share(full, 0.5)
-    assert (await produced(), delays) == (NONE, [])
+    assert await produced() == (NONE, 0)
 
 
 async def test_nearly_full_redis_without_a_limit_is_free(full: Brokers) -> None:

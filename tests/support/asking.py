@@ -36,6 +36,7 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
         drop=lambda: None,
         close=close,
         run_alone=lambda: None,
+        mute=lambda seconds: None,
         draining=asyncio.Event(),
     )
     frame = wire.encode_request(request, 1, None)

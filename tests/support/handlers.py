@@ -131,6 +131,7 @@ class Broker:
             drop=lambda: None,
             close=lambda reason: None,
             run_alone=lambda: None,
+            mute=lambda seconds: None,
             draining=asyncio.Event(),
         )
         if api.inline:

@@ -42,6 +42,8 @@ class Connection:
     client: Client
     ran_alone: int = 0
     """Requests that had later ones wait for their answer."""
+    muted_s: list[float] = field(default_factory=list)
+    """The seconds of each time that it was muted."""
 
     def _run_alone(self) -> None:
         self.ran_alone += 1
@@ -72,7 +74,7 @@ class Connection:
         call = Call(
             context=self.broker.context, client=self.client, api_key=api_key, version=version, correlation_id=1,
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
-            run_alone=self._run_alone, draining=self.broker.draining,
+            run_alone=self._run_alone, draining=self.broker.draining, mute=self.muted_s.append,
         )  # fmt: skip
         api = registry.load_all()[api_key]
         if api.raw:

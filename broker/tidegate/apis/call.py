@@ -230,6 +230,8 @@ class Call:
     """Start no later request of the connection before this one is answered."""
     draining: asyncio.Event
     """Set when this broker drains; long polls then answer early."""
+    mute: Callable[[float], None]
+    """Take no more requests from the connection for so many seconds; the reply names them as its throttle time."""
 
     @property
     def org(self) -> str:

@@ -9,6 +9,7 @@ producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
@@ -39,6 +40,7 @@ from tidegate.protocol import error_responses, fast_writers, old_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
+from tidegate.protocol.throttle_time import with_throttle_time
 from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
@@ -317,7 +319,9 @@ class Producing:
             if failed:
                 call.close(f"Produce with acks=0 failed: {ErrorCode(failed[0][1]).name}")
             else:
-                self._send(call.drop)
+                if self._delay_s:
+                    call.mute(self._delay_s)
+                call.drop()
             return
         topics, place = [], 0
         for key, partitions in request.topics:
@@ -327,16 +331,10 @@ class Producing:
         write = fast_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
         body = write(call.version, topics)  # type: ignore[arg-type]
         if self._delay_s:
-            self._send(partial(call.reply, body))
+            call.mute(self._delay_s)
+            call.reply(with_throttle_time(ApiKey.PRODUCE, call.version, body, math.ceil(self._delay_s * 1000)))
         else:
             call.reply(body)
-
-    def _send(self, answer: Callable[[], None]) -> None:
-        """Answer after the delay: later requests of the connection are not read meanwhile beyond what is in flight."""
-        if self._delay_s:
-            asyncio.get_running_loop().call_later(self._delay_s, answer)
-        else:
-            answer()
 
 
 def _converted(

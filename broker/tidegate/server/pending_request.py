@@ -141,6 +141,10 @@ class PendingRequest(Call):
         if self.answer is None:
             self.connection.run_alone(self)
 
+    def mute(self, seconds: float) -> None:
+        """Take no more requests of the connection for a while."""
+        self.connection.mute(seconds)
+
     def let_later_start(self) -> None:
         """Allow later requests to start before this one is answered."""
         self.connection.let_later_start(self)

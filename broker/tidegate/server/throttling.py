@@ -58,6 +58,10 @@ class Metered(PendingRequest):
             body = with_throttle_time(self.api_key, self.version, body, math.ceil(self.throttle_s * 1000))
         super().reply(body)
 
+    def mute(self, seconds: float) -> None:
+        self.throttle_s = max(self.throttle_s, seconds)
+        super().mute(seconds)
+
     def drop(self) -> None:
         if self.limits is not None and self.answer is None:
             self._spend_time(self.limits)
@@ -74,8 +78,7 @@ class Metered(PendingRequest):
     def _throttle(self, quota: Quota, throttle_s: float) -> None:
         if throttle_s > 0:
             metrics.throttled(quota.value).observe(throttle_s)
-            self.throttle_s = max(self.throttle_s, throttle_s)
-            self.connection.mute(throttle_s)
+            self.mute(throttle_s)
 
 
 def metered(plain: type[PendingRequest], leases: QuotaLeases) -> type[PendingRequest]:
