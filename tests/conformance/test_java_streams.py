@@ -1,4 +1,7 @@
-"""Kafka Streams with `group.protocol=streams` on three brokers: a word count, changes of members, a killed broker."""
+"""Kafka Streams with `group.protocol=streams` on three brokers: a word count, changes of members, a killed broker.
+
+At last a process without state begins: it restores its stores from the changelog topic, which has been compacted.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewTopic,
+    OffsetSpec,
     ResourceType,
 )
 from typer.testing import CliRunner
@@ -34,6 +38,7 @@ pytestmark = pytest.mark.peer
 
 PROGRAM = Path(__file__).parents[1] / "clients" / "java" / "WordCount.java"
 GROUP, LINES, COUNTS = "app", "lines", "counts"
+CHANGELOG = f"{GROUP}-counts-changelog"
 TASKS = {f"{subtopology}_{index}" for subtopology in (0, 1) for index in range(4)}
 DEADLINE_S = 120
 
@@ -189,7 +194,7 @@ def test_word_count_survives_changes_of_members_and_a_killed_broker(jars: str, t
         words.wait_counted()
         topics = admin.list_topics(timeout=DEADLINE_S).topics
         internal = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(GROUP)}
-        assert internal == {f"{GROUP}-words-repartition": 4, f"{GROUP}-counts-changelog": 4}
+        assert internal == {f"{GROUP}-words-repartition": 4, CHANGELOG: 4}
         (row,) = [one for one in group_command(cluster, "list") if one["group"] == GROUP]
         assert (row["type"], row["members"]) == ("streams", 2)
         owned = [one["owned"] for one in group_command(cluster, "members", GROUP)]
@@ -208,10 +213,34 @@ def test_word_count_survives_changes_of_members_and_a_killed_broker(jars: str, t
         words.produce(200)
         words.wait_counted()
         second.close()
-        wait_until(
-            lambda: [one["state"] for one in group_command(cluster, "list") if one["group"] == GROUP] == ["Empty"],
-            lambda: group_command(cluster, "list"),
-        )
+        wait_until(lambda: is_empty(cluster), lambda: group_command(cluster, "list"))
+
+        before = sizes(admin, CHANGELOG)
+        compact(cluster, CHANGELOG)  # waits until it is done
+        third = stack.enter_context(running(jars, cluster, tmp_path / "third", "exactly_once_v2"))
+        wait_until(lambda: third.tasks() == (TASKS, set()), third.tasks)
+        words.produce(200)
+        words.wait_counted()
+        third.close()
+        assert sizes(admin, CHANGELOG) > before
+
+
+def is_empty(cluster: Cluster) -> bool:
+    return [one["state"] for one in group_command(cluster, "list") if one["group"] == GROUP] == ["Empty"]
+
+
+def compact(cluster: Cluster, topic: str) -> None:
+    """Compact every partition of a topic, which has records that later ones replace."""
+    words = ["topic", "compact", topic, "-o", "json", "--redis-url", cluster.redis_url]
+    done = CliRunner().invoke(command_line, words)
+    assert done.exit_code == 0, done.output
+    assert all(row["records_dropped"] > 0 for row in json.loads(done.output)), done.output
+
+
+def sizes(admin: AdminClient, topic: str) -> list[int]:
+    """The ends of its partitions."""
+    asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(4)}
+    return [found.result(DEADLINE_S).offset for found in admin.list_offsets(asked).values()]
 
 
 def are_shared(first: tuple[set[str], set[str]], second: tuple[set[str], set[str]]) -> bool:
