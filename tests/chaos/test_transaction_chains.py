@@ -1,7 +1,8 @@
 """Consume, transform, produce in transactions, a share of them aborted, while brokers and Redis are killed.
 
 Each partition's output must be its input, in order and once, under read_committed: for a reader afterwards and for one
-that reads all the time, which must never have received what was not committed. No transaction may stay open.
+that reads all the time, which must never have received what was not committed. No transaction may stay open. What the
+members sent, and how they ended each transaction, is judged with what was read by `tests.kit.checker`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import random
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import (
@@ -25,7 +29,9 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from bench.cluster import Cluster
 from bench.jars import PeerUnavailable
-from tests.support.chains import CHAIN_CLIENTS, ChainClient, chain_members
+from tests.kit.checker import check, summary
+from tests.kit.history import LogBounds, Poll, TransactionEnd
+from tests.support.chains import CHAIN_CLIENTS, ChainClient, chain_members, history_of
 
 PARTITIONS = 3
 RECORDS = int(os.environ.get("TIDEGATE_CHAIN_RECORDS", "10000"))
@@ -57,7 +63,15 @@ class Run:
         found = self.admin.list_offsets(asked, isolation_level=level, request_timeout=WAIT_S)
         return [found[place].result().offset for place in asked]
 
-    def read(self) -> list[list[int]]:
+    def starts_and_ends(self) -> list[LogBounds]:
+        """Of each of the sink's partitions."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "check"})
+        places = [TopicPartition(SINK, index) for index in range(PARTITIONS)]
+        found = [consumer.get_watermark_offsets(place, timeout=WAIT_S) for place in places]
+        consumer.close()
+        return [LogBounds(0, f"{SINK}-{index}", start, end) for index, (start, end) in enumerate(found)]
+
+    def read(self) -> tuple[list[list[int]], list[Poll]]:
         """What a reader of committed records finds, by partition."""
         consumer = Consumer({
             "bootstrap.servers": self.bootstrap, "group.id": "check", "isolation.level": "read_committed",
@@ -65,17 +79,30 @@ class Run:
         })  # fmt: skip
         consumer.assign([TopicPartition(SINK, index, 0) for index in range(PARTITIONS)])
         values: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        polls: list[Poll] = []
         ended: set[int] = set()
         deadline_s = time.monotonic() + 2 * WAIT_S
         while len(ended) < PARTITIONS:
             assert time.monotonic() < deadline_s, "the stable ends are not reached"
-            for message in consumer.consume(1_000, timeout=1):
+            began, messages = time.time_ns(), consumer.consume(1_000, timeout=1)
+            polls += _polls("check", began, messages)
+            for message in messages:
                 if message.error() is None:
                     values[message.partition()].append(int(message.value()))
                 else:
                     ended.add(message.partition())
         consumer.close()
-        return values
+        return values, polls
+
+
+def _polls(process: str, began: int, messages: list[Any]) -> Iterator[Poll]:
+    """What one call handed out, by partition."""
+    by_partition: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for one in messages:
+        if one.error() is None:
+            by_partition[one.partition()].append((one.offset(), f"{one.value().decode()}/{one.key().decode()}"))
+    for index, records in by_partition.items():
+        yield Poll(process, began, time.time_ns(), f"{SINK}-{index}", tuple(records))
 
 
 class Reader:
@@ -84,6 +111,7 @@ class Reader:
     def __init__(self, bootstrap: str) -> None:
         self.values: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self.offsets: list[list[int]] = [[] for _ in range(PARTITIONS)]
+        self.polls: list[Poll] = []
         self._bootstrap = bootstrap
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read)
@@ -108,7 +136,9 @@ class Reader:
         })  # fmt: skip
         consumer.assign([TopicPartition(SINK, index, 0) for index in range(PARTITIONS)])
         while not self._stop.is_set():
-            for message in consumer.consume(1_000, timeout=0.5):
+            began, messages = time.time_ns(), consumer.consume(1_000, timeout=0.5)
+            self.polls += _polls("reader", began, messages)
+            for message in messages:
                 if message.error() is None:
                     self.values[message.partition()].append(int(message.value()))
                     self.offsets[message.partition()].append(message.offset())
@@ -161,13 +191,21 @@ async def test_transaction_chain_stays_exact(client: ChainClient, rng: random.Ra
                     await asyncio.gather(*faults, return_exceptions=True)
             for broker in cluster.brokers:
                 await asyncio.to_thread(broker.wait_ready)
-            values = await asyncio.to_thread(run.read)
+            values, polls = await asyncio.to_thread(run.read)
             async with asyncio.timeout(WAIT_S):
                 while [len(of) for of in reader.values] != [len(of) for of in values]:
                     await asyncio.sleep(0.2)
         async with asyncio.timeout(WAIT_S):  # the last transaction may have been aborted when the chain was stopped
             while run.ends(IsolationLevel.READ_COMMITTED) != run.ends(IsolationLevel.READ_UNCOMMITTED):
                 await asyncio.sleep(0.5)
+        history = history_of(tmp_path, SINK)
+        for operation in (*reader.polls, *polls, *await asyncio.to_thread(run.starts_and_ends)):
+            history.add(operation)
+    violations = check(history)
+    assert not violations, "\n".join(summary(violations))
+    ends = [one for one in history if isinstance(one, TransactionEnd)]
+    assert len({one.transaction for one in ends if one.committed}) > RECORDS // 1_000
+    assert not all(one.committed for one in ends), "nothing was aborted"
     assert values == expected
     assert reader.values == expected, "a reader of committed records has read what was aborted later"
     assert all(offsets == sorted(set(offsets)) for offsets in reader.offsets)

@@ -9,6 +9,12 @@ import org.apache.kafka.common.serialization.*;
 /** Consume, transform, produce in transactions; see tests/support/chains.py for the arguments. */
 public final class Chain {
     private static volatile boolean stopping;
+    private static int transactions;
+
+    private static void note(String what, String transaction, String words) {
+        java.time.Instant now = java.time.Instant.now();
+        System.out.println(what + " " + transaction + " " + (now.getEpochSecond() * 1_000_000_000L + now.getNano()) + " " + words);
+    }
 
     public static void main(String[] args) throws Exception {
         Thread ending = new Thread(() -> {
@@ -50,16 +56,23 @@ public final class Chain {
                 if (records.isEmpty()) continue;
                 boolean isCommitted = false;
                 producer.beginTransaction();
+                String name = args[4] + "-" + transactions++;
+                StringBuilder made = new StringBuilder();
+                for (ConsumerRecord<String, String> one : records)
+                    made.append(one.partition()).append(':').append(2 * Integer.parseInt(one.value())).append(' ');
+                note("begin", name, made.toString());
                 try {
                     Map<TopicPartition, OffsetAndMetadata> offsets = new HashMap<>();
                     for (ConsumerRecord<String, String> one : records) {
                         String value = Integer.toString(2 * Integer.parseInt(one.value()));
-                        producer.send(new ProducerRecord<>(sink, one.partition(), null, value));
+                        producer.send(new ProducerRecord<>(sink, one.partition(), name, value));
                         offsets.put(new TopicPartition(source, one.partition()), new OffsetAndMetadata(one.offset() + 1));
                     }
                     producer.sendOffsetsToTransaction(offsets, consumer.groupMetadata());
                     if (draw.nextDouble() >= Double.parseDouble(args[6])) {
+                        note("end", name, "commit");
                         producer.commitTransaction();
+                        note("ended", name, "commit");
                         isCommitted = true;
                     }
                 } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException fatal) {
@@ -70,7 +83,9 @@ public final class Chain {
                     System.out.println("aborts: " + aborted);
                 }
                 if (isCommitted) continue;
+                note("end", name, "abort");
                 producer.abortTransaction();
+                note("ended", name, "abort");
                 Map<TopicPartition, OffsetAndMetadata> committed = consumer.committed(consumer.assignment());
                 for (TopicPartition one : consumer.assignment()) {
                     OffsetAndMetadata at = committed.get(one);

@@ -5,6 +5,17 @@ const [bootstrap, source, sink, groupId, transactionalId, seed, aborted, batchMa
 const kafka = new Kafka({ brokers: bootstrap.split(","), logLevel: logLevel.NOTHING, retry: { retries: 20 } });
 let state = Number(seed) >>> 0;
 let stopping = false;
+let transactions = 0;
+
+function note(what, name, ...words) {
+  console.log(what, name, `${Date.now()}000000`, ...words);
+}
+
+async function abort(begun, name) {
+  note("end", name, "abort");
+  await begun.abort();
+  note("ended", name, "abort");
+}
 
 function draw() {
   state = (Math.imul(state, 1664525) + 1013904223) >>> 0; // a linear congruence: the seed decides the run
@@ -13,21 +24,25 @@ function draw() {
 
 async function transaction(producer, batch, messages) {
   const begun = await producer.transaction();
+  const key = `${transactionalId}-${transactions++}`;
+  const made = messages.map((one) => ({ partition: batch.partition, key, value: String(2 * Number(one.value)) }));
+  note("begin", key, ...made.map((one) => `${one.partition}:${one.value}`));
   try {
-    const made = messages.map((one) => ({ partition: batch.partition, value: String(2 * Number(one.value)) }));
     await begun.send({ topic: sink, acks: -1, messages: made });
     const offset = String(BigInt(messages[messages.length - 1].offset) + 1n);
     const partitions = [{ partition: batch.partition, offset }];
     await begun.sendOffsets({ consumerGroupId: groupId, topics: [{ topic: source, partitions }] });
   } catch (error) {
-    await begun.abort();
+    await abort(begun, key);
     throw error;
   }
   if (draw() < Number(aborted)) {
-    await begun.abort();
+    await abort(begun, key);
     return false;
   }
+  note("end", key, "commit");
   await begun.commit();
+  note("ended", key, "commit");
   return true;
 }
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import sys
+import time
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 BOOTSTRAP, SOURCE, SINK, GROUP, TRANSACTIONAL_ID, SEED, ABORTED, BATCH = sys.argv[1:]
+numbers = itertools.count()
+
+
+def note(what: str, transaction: str, *words: str) -> None:
+    print(what, transaction, time.time_ns(), *words, flush=True)
 
 
 async def member(draw: random.Random, stop: asyncio.Event) -> None:
@@ -39,16 +46,22 @@ async def transaction(consumer: AIOKafkaConsumer, producer: AIOKafkaProducer, dr
     if not found:
         return
     await producer.begin_transaction()
-    for partition, messages in found.items():
-        for one in messages:
-            await producer.send(SINK, b"%d" % (2 * int(one.value)), partition=partition.partition)
+    name = f"{TRANSACTIONAL_ID}-{next(numbers)}"
+    made = [(place.partition, b"%d" % (2 * int(one.value))) for place, messages in found.items() for one in messages]
+    note("begin", name, *(f"{partition}:{value.decode()}" for partition, value in made))
+    for partition, value in made:
+        await producer.send(SINK, value, key=name.encode(), partition=partition)
     await producer.flush()
     offsets = {partition: messages[-1].offset + 1 for partition, messages in found.items()}
     await producer.send_offsets_to_transaction(offsets, GROUP)
     if draw.random() >= float(ABORTED):
+        note("end", name, "commit")
         await producer.commit_transaction()
+        note("ended", name, "commit")
         return
+    note("end", name, "abort")
     await producer.abort_transaction()
+    note("ended", name, "abort")
     for partition, messages in found.items():
         consumer.seek(TopicPartition(SOURCE, partition.partition), messages[0].offset)
 

@@ -9,9 +9,23 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
+
+var transactions int
+
+func note(what, transaction string, words ...string) {
+	fmt.Println(what, transaction, time.Now().UnixNano(), strings.Join(words, " "))
+}
+
+func ending(commit bool) string {
+	if commit {
+		return "commit"
+	}
+	return "abort"
+}
 
 func member(ctx context.Context, draw *rand.Rand, aborted float64, batch int) error {
 	sink := os.Args[3]
@@ -37,17 +51,30 @@ func member(ctx context.Context, draw *rand.Rand, aborted float64, batch int) er
 		if err := session.Begin(); err != nil {
 			return err
 		}
-		promise := kgo.AbortingFirstErrPromise(session.Client())
+		name := fmt.Sprintf("%s-%d", os.Args[5], transactions)
+		transactions++
+		var made []*kgo.Record
+		var words []string
 		fetches.EachRecord(func(one *kgo.Record) {
 			value, _ := strconv.Atoi(string(one.Value))
-			made := &kgo.Record{Topic: sink, Partition: one.Partition, Value: []byte(strconv.Itoa(2 * value))}
-			session.Produce(context.Background(), made, promise.Promise())
+			made = append(made, &kgo.Record{
+				Topic: sink, Partition: one.Partition, Key: []byte(name), Value: []byte(strconv.Itoa(2 * value)),
+			})
+			words = append(words, fmt.Sprintf("%d:%d", one.Partition, 2*value))
 		})
+		note("begin", name, words...)
+		promise := kgo.AbortingFirstErrPromise(session.Client())
+		for _, one := range made {
+			session.Produce(context.Background(), one, promise.Promise())
+		}
 		failed := promise.Err() != nil
-		commit := kgo.TransactionEndTry(!failed && draw.Float64() >= aborted)
-		if _, err := session.End(context.Background(), commit); err != nil {
+		commit := !failed && draw.Float64() >= aborted
+		note("end", name, ending(commit))
+		committed, err := session.End(context.Background(), kgo.TransactionEndTry(commit))
+		if err != nil {
 			return err
 		}
+		note("ended", name, ending(committed))
 	}
 	return nil
 }

@@ -15,6 +15,12 @@ import (
 	"github.com/IBM/sarama"
 )
 
+var transactions int
+
+func note(what, transaction string, words ...string) {
+	fmt.Println(what, transaction, time.Now().UnixNano(), strings.Join(words, " "))
+}
+
 // The claims share one producer, so one transaction at a time.
 type chain struct {
 	producer sarama.AsyncProducer
@@ -75,22 +81,39 @@ func (c *chain) transaction(records []*sarama.ConsumerMessage) error {
 		if err := producer.BeginTxn(); err != nil {
 			return err
 		}
+		name := fmt.Sprintf("%s-%d", os.Args[5], transactions)
+		transactions++
+		var made []*sarama.ProducerMessage
+		var words []string
 		for _, one := range records {
 			value, _ := strconv.Atoi(string(one.Value))
-			producer.Input() <- &sarama.ProducerMessage{
-				Topic: os.Args[3], Partition: one.Partition, Value: sarama.StringEncoder(strconv.Itoa(2 * value)),
-			}
+			made = append(made, &sarama.ProducerMessage{
+				Topic: os.Args[3], Partition: one.Partition, Key: sarama.StringEncoder(name),
+				Value: sarama.StringEncoder(strconv.Itoa(2 * value)),
+			})
+			words = append(words, fmt.Sprintf("%d:%d", one.Partition, 2*value))
+		}
+		note("begin", name, words...)
+		for _, one := range made {
+			producer.Input() <- one
 		}
 		last := records[len(records)-1]
 		if err := producer.AddMessageToTxn(last, os.Args[4], nil); err != nil {
 			return err
 		}
 		if c.draw.Float64() >= c.aborted {
-			return producer.CommitTxn()
+			note("end", name, "commit")
+			err := producer.CommitTxn()
+			if err == nil {
+				note("ended", name, "commit")
+			}
+			return err
 		}
+		note("end", name, "abort")
 		if err := producer.AbortTxn(); err != nil {
 			return err
 		}
+		note("ended", name, "abort")
 	}
 }
 
