@@ -628,7 +628,6 @@ async def test_configs_of_a_topic_with_their_sources(opened: Open) -> None:
     assert (own.value, own.config_source, own.config_type) == ("1000", 1, 5)
     assert [(one.name, one.value, one.source) for one in own.synonyms] == [
         ("retention.ms", "1000", 1),
-        ("log.retention.ms", "604800000", 5),
     ]
     assert (broker_wide.value, broker_wide.config_source) == ("77", 4)
     assert (default.value, default.config_source, default.config_type) == ("delete", 5, 7)

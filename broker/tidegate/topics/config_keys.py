@@ -1,6 +1,6 @@
 """Every topic config: key, type, default, whether it has an effect, and its documentation.
 
-Names, defaults and bounds are Kafka's (LogConfig, TopicConfig of Kafka 4.1). If a broker setting is the default,
+Names, defaults and bounds are Kafka's (LogConfig, TopicConfig of Kafka 4.4). If a broker setting is the default,
 `setting` names it and `broker_key` is Kafka's name for it. Configs without effect are accepted, stored and described,
 so that tools which set them work.
 """
@@ -67,6 +67,10 @@ class ConfigKey:
     doc: str
     setting: str | None = None
     broker_key: str | None = None
+    synonym: str | None = None
+    """Kafka's name of the broker config that is its default, where that cannot be set here."""
+    lists_default: bool = True
+    """Whether the default is among the synonyms, as in Kafka: not where no broker config, or another unit, has it."""
 
 
 def _whole(at_least: int, at_most: int) -> Check:
@@ -185,21 +189,56 @@ _ALL: Final = (
         "false",
         _boolean,
         "Whether share groups may use the topic as their dead-letter topic (KIP-1191).",
+        lists_default=False,
     ),
-    ConfigKey("file.delete.delay.ms", _T.LONG, "60000", _whole(0, LONG_MAX), _NO_EFFECT + "there are no files."),
+    ConfigKey(
+        "file.delete.delay.ms",
+        _T.LONG,
+        "60000",
+        _whole(0, LONG_MAX),
+        _NO_EFFECT + "there are no files.",
+        synonym="log.segment.delete.delay.ms",
+    ),
     ConfigKey(
         "flush.messages",
         _T.LONG,
         str(LONG_MAX),
         _whole(1, LONG_MAX),
         _NO_EFFECT + "the broker's durability setting decides.",
+        synonym="log.flush.interval.messages",
     ),
     ConfigKey(
-        "flush.ms", _T.LONG, str(LONG_MAX), _whole(0, LONG_MAX), _NO_EFFECT + "the broker's durability setting decides."
+        "flush.ms",
+        _T.LONG,
+        str(LONG_MAX),
+        _whole(0, LONG_MAX),
+        _NO_EFFECT + "the broker's durability setting decides.",
+        lists_default=False,
     ),
-    ConfigKey("follower.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
-    ConfigKey("index.interval.bytes", _T.INT, "4096", _whole(0, INT_MAX), _NO_EFFECT + "there are no index files."),
-    ConfigKey("leader.replication.throttled.replicas", _T.LIST, "", _any_text, _NO_EFFECT + "the store replicates."),
+    ConfigKey(
+        "follower.replication.throttled.replicas",
+        _T.LIST,
+        "",
+        _any_text,
+        _NO_EFFECT + "the store replicates.",
+        lists_default=False,
+    ),
+    ConfigKey(
+        "index.interval.bytes",
+        _T.INT,
+        "4096",
+        _whole(0, INT_MAX),
+        _NO_EFFECT + "there are no index files.",
+        synonym="log.index.interval.bytes",
+    ),
+    ConfigKey(
+        "leader.replication.throttled.replicas",
+        _T.LIST,
+        "",
+        _any_text,
+        _NO_EFFECT + "the store replicates.",
+        lists_default=False,
+    ),
     ConfigKey(
         "local.retention.bytes",
         _T.LONG,
@@ -288,7 +327,30 @@ _ALL: Final = (
         "Kept; what acks=all waits for is the broker's durability setting.",
         broker_key="min.insync.replicas",
     ),
-    ConfigKey("preallocate", _T.BOOLEAN, "false", _boolean, _NO_EFFECT + "there are no files."),
+    ConfigKey(
+        "preallocate",
+        _T.BOOLEAN,
+        "false",
+        _boolean,
+        _NO_EFFECT + "there are no files.",
+        synonym="log.preallocate",
+    ),
+    ConfigKey(
+        "remote.copy.lag.bytes",
+        _T.LONG,
+        "-1",
+        _whole(-1, LONG_MAX),
+        _NO_EFFECT + "the archive job decides when it copies.",
+        synonym="log.remote.copy.lag.bytes",
+    ),
+    ConfigKey(
+        "remote.copy.lag.ms",
+        _T.LONG,
+        "0",
+        _whole(-1, LONG_MAX),
+        _NO_EFFECT + "the archive job decides when it copies.",
+        synonym="log.remote.copy.lag.ms",
+    ),
     ConfigKey(
         "remote.log.copy.disable",
         _T.BOOLEAN,
@@ -296,6 +358,7 @@ _ALL: Final = (
         _boolean,
         "Set where no more is archived: local.retention.* must be as retention.*; what is archived is read as before. "
         "The archive job leaves the topic out unless it is named to it.",
+        lists_default=False,
     ),
     ConfigKey(
         "remote.log.delete.on.disable",
@@ -304,6 +367,7 @@ _ALL: Final = (
         _boolean,
         "Must be true where remote.storage.enable goes back to false: the log then starts where Redis has it. The "
         "archive's files stay.",
+        lists_default=False,
     ),
     ConfigKey(
         "remote.storage.enable",
@@ -313,6 +377,7 @@ _ALL: Final = (
         "Whether what is archived may leave Redis as local.retention.* says, and is read from the archive then; needs "
         "the broker's archive_path. retention.* goes by both tiers together, and by time takes what is not archived "
         "yet as well: keep it longer than the archive job may stand still.",
+        lists_default=False,
     ),
     ConfigKey(
         "retention.bytes",
@@ -331,14 +396,39 @@ _ALL: Final = (
         "How long records are kept, ms; -1 keeps them for ever.",
         setting="log_retention_ms",
         broker_key="log.retention.ms",
+        lists_default=False,
     ),
     ConfigKey(
-        "segment.bytes", _T.INT, "1073741824", _whole(14, INT_MAX), _NO_EFFECT + "retention cuts at single entries."
+        "segment.bytes",
+        _T.INT,
+        "1073741824",
+        _whole(14, INT_MAX),
+        _NO_EFFECT + "retention cuts at single entries.",
+        synonym="log.segment.bytes",
     ),
-    ConfigKey("segment.index.bytes", _T.INT, "10485760", _whole(4, INT_MAX), _NO_EFFECT + "there are no index files."),
-    ConfigKey("segment.jitter.ms", _T.LONG, "0", _whole(0, LONG_MAX), _NO_EFFECT + "there are no segments."),
     ConfigKey(
-        "segment.ms", _T.LONG, "604800000", _whole(1, LONG_MAX), _NO_EFFECT + "retention cuts at single entries."
+        "segment.index.bytes",
+        _T.INT,
+        "10485760",
+        _whole(4, INT_MAX),
+        _NO_EFFECT + "there are no index files.",
+        synonym="log.index.size.max.bytes",
+    ),
+    ConfigKey(
+        "segment.jitter.ms",
+        _T.LONG,
+        "0",
+        _whole(0, LONG_MAX),
+        _NO_EFFECT + "there are no segments.",
+        lists_default=False,
+    ),
+    ConfigKey(
+        "segment.ms",
+        _T.LONG,
+        "604800000",
+        _whole(1, LONG_MAX),
+        _NO_EFFECT + "retention cuts at single entries.",
+        lists_default=False,
     ),
     ConfigKey(
         "tidegate.format",

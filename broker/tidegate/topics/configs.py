@@ -239,7 +239,8 @@ def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Des
         if key.name in overrides:
             synonyms = (Synonym(key.name, overrides[key.name], Source.TOPIC), *synonyms)
         first = synonyms[0]
-        described.append(Described(key.name, key.type, first.value, first.source, key.doc, synonyms))
+        shown = synonyms if key.lists_default else tuple(one for one in synonyms if one.source is not Source.DEFAULT)
+        described.append(Described(key.name, key.type, first.value, first.source, key.doc, shown))
     return described
 
 
@@ -278,7 +279,7 @@ def _value(settings: Settings, key: ConfigKey, overrides: Mapping[str, str]) -> 
 
 def broker_synonyms(settings: Settings, key: ConfigKey) -> tuple[Synonym, ...]:
     """What is set for the broker at run time, by its settings, then the default."""
-    name = key.broker_key or key.name
+    name = key.broker_key or key.synonym or key.name
     dynamic: tuple[Synonym, ...] = settings.dynamic_configs.get(name, ())
     synonyms: tuple[Synonym, ...] = (Synonym(name, key.default, Source.DEFAULT),)
     if key.setting is not None and key.setting in settings.model_fields_set:

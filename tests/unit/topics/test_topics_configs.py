@@ -52,9 +52,48 @@ def test_config_value_has_its_source() -> None:
     assert [(one.name, one.value, one.source) for one in described["retention.ms"].synonyms] == [
         ("retention.ms", "7", Source.TOPIC),
         ("log.retention.ms", "5", Source.STATIC_BROKER),
-        ("log.retention.ms", "604800000", Source.DEFAULT),
     ]
     assert list(described) == sorted(described)
+
+
+def test_synonyms_of_defaults_are_those_of_kafka() -> None:
+    """As Kafka 4.4.0 describes a topic without configs; `min.insync.replicas` is a dynamic default there."""
+    described = {one.name: [synonym.name for synonym in one.synonyms] for one in configs.describe_topic(Settings(), {})}
+    others = {
+        "cleanup.policy": ["log.cleanup.policy"],
+        "delete.retention.ms": ["log.cleaner.delete.retention.ms"],
+        "errors.deadletterqueue.group.enable": [],
+        "file.delete.delay.ms": ["log.segment.delete.delay.ms"],
+        "flush.messages": ["log.flush.interval.messages"],
+        "flush.ms": [],
+        "follower.replication.throttled.replicas": [],
+        "index.interval.bytes": ["log.index.interval.bytes"],
+        "leader.replication.throttled.replicas": [],
+        "local.retention.bytes": ["log.local.retention.bytes"],
+        "local.retention.ms": ["log.local.retention.ms"],
+        "max.compaction.lag.ms": ["log.cleaner.max.compaction.lag.ms"],
+        "max.message.bytes": ["message.max.bytes"],
+        "message.timestamp.after.max.ms": ["log.message.timestamp.after.max.ms"],
+        "message.timestamp.before.max.ms": ["log.message.timestamp.before.max.ms"],
+        "message.timestamp.type": ["log.message.timestamp.type"],
+        "min.cleanable.dirty.ratio": ["log.cleaner.min.cleanable.ratio"],
+        "min.compaction.lag.ms": ["log.cleaner.min.compaction.lag.ms"],
+        "preallocate": ["log.preallocate"],
+        "remote.copy.lag.bytes": ["log.remote.copy.lag.bytes"],
+        "remote.copy.lag.ms": ["log.remote.copy.lag.ms"],
+        "remote.log.copy.disable": [],
+        "remote.log.delete.on.disable": [],
+        "remote.storage.enable": [],
+        "retention.bytes": ["log.retention.bytes"],
+        "retention.ms": [],
+        "segment.bytes": ["log.segment.bytes"],
+        "segment.index.bytes": ["log.index.size.max.bytes"],
+        "segment.jitter.ms": [],
+        "segment.ms": [],
+        "tidegate.mirror.enable": ["mirror.groups"],
+    }
+    assert described == {name: others.get(name, [name]) for name in described}
+    assert set(others) <= set(described)
 
 
 @pytest.mark.parametrize(
