@@ -175,7 +175,7 @@ def group_command(cluster: Cluster, *words: str) -> Any:
         places += ["--bootstrap", cluster.bootstrap]
     done = CliRunner().invoke(command_line, ["group", *words, "-o", "json", *places])
     assert done.exit_code == 0, done.output
-    return json.loads(done.output)
+    return json.loads(done.stdout)
 
 
 def test_word_count_survives_changes_of_members_and_a_killed_broker(jars: str, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def compact(cluster: Cluster, topic: str) -> None:
     words = ["topic", "compact", topic, "-o", "json", "--redis-url", cluster.redis_url]
     done = CliRunner().invoke(command_line, words)
     assert done.exit_code == 0, done.output
-    assert all(row["records_dropped"] > 0 for row in json.loads(done.output)), done.output
+    assert all(row["records_dropped"] > 0 for row in json.loads(done.stdout)), done.output
 
 
 def sizes(admin: AdminClient, topic: str) -> list[int]:
