@@ -651,6 +651,8 @@ async def test_configs_of_the_broker_without_its_secrets(broker: BrokerContext) 
 
     assert own["message.max.bytes"].value == "1048588"
     assert own["num.partitions"].read_only
+    replicas = own["default.replication.factor"]
+    assert (replicas.value, replicas.config_type, replicas.read_only) == ("1", 3, True)
     assert not own["message.max.bytes"].read_only
     assert not any("redis.url" in name for name in own)
     assert other.error_code is ErrorCode.invalid_request

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
 from tidegate.records.recompression import CODECS
@@ -244,13 +245,25 @@ def describe_topic(settings: Settings, overrides: Mapping[str, str]) -> list[Des
     return described
 
 
+_DEFAULT_REPLICATION: Final = Described(
+    "default.replication.factor",
+    ConfigType.INT,
+    "1",
+    Source.DEFAULT,
+    "Replicas of a topic that is created without a count, as Metadata shows them: one, for the store replicates.",
+    (Synonym("default.replication.factor", "1", Source.DEFAULT),),
+    read_only=True,
+)
+"""No setting; tools that create topics ask for it."""
+
+
 def describe_broker(settings: Settings) -> list[Described]:
     """A broker's settings by names in the form of Kafka's, in order of name; all are read-only.
 
     Those that are defaults of topic configs are left out: see `dynamic_defaults.describe`.
     """
     taken = {key.setting for key in CONFIG_KEYS.values() if key.setting and key.broker_key}
-    described = []
+    described = [_DEFAULT_REPLICATION]
     for field_name, field in type(settings).model_fields.items():
         if field_name in SECRETS or field_name in taken:
             continue
