@@ -8,13 +8,20 @@ so that tools which set them work.
 from __future__ import annotations
 
 import enum
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.errors import InvalidConfig
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
+from tidegate.topics.config_values import (
+    Check,
+    any_text,
+    boolean,
+    fraction,
+    gzip_level,
+    one_of,
+    some_of,
+    whole,
+)
 
 LONG_MAX: Final = (1 << 63) - 1
 INT_MAX: Final = (1 << 31) - 1
@@ -30,8 +37,6 @@ LEVELS: Final = {
     "zstd": "compression.zstd.level",
 }
 """Value of compression.type -> the config of its level."""
-DEFAULT_LEVEL: Final = -1
-"""The level of gzip that stands for its default."""
 RECORD_BYTES_NO_LIMIT: Final = INT_MAX - 8
 """Default of max.decompressed.message.bytes: the largest array of Java."""
 
@@ -48,12 +53,6 @@ class ConfigType(enum.IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
-
-
-_WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
-
-Check = Callable[[str], str]
-"""Maps a value's text to the text to be stored. Raises InvalidConfig."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,81 +72,23 @@ class ConfigKey:
     """Whether the default is among the synonyms, as in Kafka: not where no broker config, or another unit, has it."""
 
 
-def _whole(at_least: int, at_most: int) -> Check:
-    def check(value: str) -> str:
-        if _WHOLE_NUMBER.fullmatch(value.strip()) is None:
-            raise InvalidConfig(f"{value!r} is not a whole number")
-        number = int(value)
-        if not at_least <= number <= at_most:
-            raise InvalidConfig(f"{number} is not between {at_least} and {at_most}")
-        return str(number)
-
-    return check
-
-
-def _gzip_level(value: str) -> str:
-    level = _whole(DEFAULT_LEVEL, 9)(value)
-    if level == "0":
-        raise InvalidConfig("0 is no level of gzip")
-    return level
-
-
-def _fraction(value: str) -> str:
-    try:
-        number = float(value)
-    except ValueError:
-        raise InvalidConfig(f"{value!r} is not a number") from None
-    if not 0 <= number <= 1:
-        raise InvalidConfig(f"{value} is not between 0 and 1")
-    return value.strip()
-
-
-def _one_of(*choices: str) -> Check:
-    def check(value: str) -> str:
-        if value not in choices:
-            raise InvalidConfig(f"{value!r} is none of {', '.join(choices)}")
-        return value
-
-    return check
-
-
-def _some_of(*choices: str) -> Check:
-    """A check of a list that may be empty."""
-
-    def check(value: str) -> str:
-        parts = split_list(value)
-        if len(set(parts)) != len(parts) or not set(parts) <= set(choices):
-            raise InvalidConfig(f"{value!r} is no list of {', '.join(choices)}")
-        return ",".join(parts)
-
-    return check
-
-
-def _boolean(value: str) -> str:
-    lowered = value.strip().lower()
-    if lowered not in ("true", "false"):
-        raise InvalidConfig(f"{value!r} is neither true nor false")
-    return lowered
-
-
-def _any_text(value: str) -> str:
-    return value
-
-
-def split_list(value: str) -> list[str]:
-    """The elements of a list value."""
-    return [part.strip() for part in value.split(",") if part.strip()]
-
-
-_NO_EFFECT: Final = "Kept for tools that set it; without effect here: "
 _T: Final = ConfigType
+
+
+def _unused(
+    name: str, type_: ConfigType, default: str, check: Check, why: str, synonym: str | None = None
+) -> ConfigKey:
+    """A config without effect, and Kafka's broker config that is its default."""
+    doc = f"Kept for tools that set it; without effect here: {why}"
+    return ConfigKey(name, type_, default, check, doc, synonym=synonym, lists_default=synonym is not None)
+
 
 _ALL: Final = (
     ConfigKey(
         "cleanup.policy",
         _T.LIST,
         "delete",
-        _some_of("delete", "compact"),
+        some_of("delete", "compact"),
         "What happens to old records: delete by age and size, compact to the last of each key, both; empty keeps all.",
         broker_key="log.cleanup.policy",
     ),
@@ -155,15 +96,15 @@ _ALL: Final = (
         "compression.gzip.level",
         _T.INT,
         "-1",
-        _gzip_level,
+        gzip_level,
         "Level of gzip where compression.type is gzip: 1 to 9; -1 is its default.",
     ),
-    ConfigKey("compression.lz4.level", _T.INT, "9", _whole(1, 17), "Level of lz4 where compression.type is lz4."),
+    ConfigKey("compression.lz4.level", _T.INT, "9", whole(1, 17), "Level of lz4 where compression.type is lz4."),
     ConfigKey(
         "compression.type",
         _T.STRING,
         "producer",
-        _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
         "The codec that batches are stored with; producer: the one that they came with. Other batches are compressed "
         "again by the broker, in a thread.",
         broker_key="compression.type",
@@ -172,14 +113,14 @@ _ALL: Final = (
         "compression.zstd.level",
         _T.INT,
         "3",
-        _whole(-131_072, 22),
+        whole(-131_072, 22),
         "Level of zstd where compression.type is zstd.",
     ),
     ConfigKey(
         "delete.retention.ms",
         _T.LONG,
         "86400000",
-        _whole(0, LONG_MAX),
+        whole(0, LONG_MAX),
         "How long compaction keeps delete markers, ms.",
         broker_key="log.cleaner.delete.retention.ms",
     ),
@@ -187,63 +128,42 @@ _ALL: Final = (
         TAKES_DEAD_LETTERS,
         _T.BOOLEAN,
         "false",
-        _boolean,
+        boolean,
         "Whether share groups may use the topic as their dead-letter topic (KIP-1191).",
         lists_default=False,
     ),
-    ConfigKey(
+    _unused(
         "file.delete.delay.ms",
         _T.LONG,
         "60000",
-        _whole(0, LONG_MAX),
-        _NO_EFFECT + "there are no files.",
-        synonym="log.segment.delete.delay.ms",
+        whole(0, LONG_MAX),
+        "there are no files.",
+        "log.segment.delete.delay.ms",
     ),
-    ConfigKey(
+    _unused(
         "flush.messages",
         _T.LONG,
         str(LONG_MAX),
-        _whole(1, LONG_MAX),
-        _NO_EFFECT + "the broker's durability setting decides.",
-        synonym="log.flush.interval.messages",
+        whole(1, LONG_MAX),
+        "the broker's durability setting decides.",
+        "log.flush.interval.messages",
     ),
-    ConfigKey(
-        "flush.ms",
-        _T.LONG,
-        str(LONG_MAX),
-        _whole(0, LONG_MAX),
-        _NO_EFFECT + "the broker's durability setting decides.",
-        lists_default=False,
-    ),
-    ConfigKey(
-        "follower.replication.throttled.replicas",
-        _T.LIST,
-        "",
-        _any_text,
-        _NO_EFFECT + "the store replicates.",
-        lists_default=False,
-    ),
-    ConfigKey(
+    _unused("flush.ms", _T.LONG, str(LONG_MAX), whole(0, LONG_MAX), "the broker's durability setting decides."),
+    _unused("follower.replication.throttled.replicas", _T.LIST, "", any_text, "the store replicates."),
+    _unused(
         "index.interval.bytes",
         _T.INT,
         "4096",
-        _whole(0, INT_MAX),
-        _NO_EFFECT + "there are no index files.",
-        synonym="log.index.interval.bytes",
+        whole(0, INT_MAX),
+        "there are no index files.",
+        "log.index.interval.bytes",
     ),
-    ConfigKey(
-        "leader.replication.throttled.replicas",
-        _T.LIST,
-        "",
-        _any_text,
-        _NO_EFFECT + "the store replicates.",
-        lists_default=False,
-    ),
+    _unused("leader.replication.throttled.replicas", _T.LIST, "", any_text, "the store replicates."),
     ConfigKey(
         "local.retention.bytes",
         _T.LONG,
         "-2",
-        _whole(-2, LONG_MAX),
+        whole(-2, LONG_MAX),
         "Bytes of a partition that stay in Redis once they are archived; -2 is as retention.bytes, -1 without limit.",
         broker_key="log.local.retention.bytes",
     ),
@@ -251,7 +171,7 @@ _ALL: Final = (
         "local.retention.ms",
         _T.LONG,
         "-2",
-        _whole(-2, LONG_MAX),
+        whole(-2, LONG_MAX),
         "How long records stay in Redis once they are archived, ms; -2 is as retention.ms, -1 for ever.",
         broker_key="log.local.retention.ms",
     ),
@@ -259,7 +179,7 @@ _ALL: Final = (
         "max.compaction.lag.ms",
         _T.LONG,
         str(LONG_MAX),
-        _whole(1, LONG_MAX),
+        whole(1, LONG_MAX),
         "Longest that a record stays out of compaction, ms.",
         broker_key="log.cleaner.max.compaction.lag.ms",
     ),
@@ -267,14 +187,14 @@ _ALL: Final = (
         "max.decompressed.message.bytes",
         _T.INT,
         str(RECORD_BYTES_NO_LIMIT),
-        _whole(1, INT_MAX),
+        whole(1, INT_MAX),
         "Largest record of a compressed batch, bytes (KIP-1189).",
     ),
     ConfigKey(
         "max.message.bytes",
         _T.INT,
         "1048588",
-        _whole(0, INT_MAX),
+        whole(0, INT_MAX),
         "Largest record batch, bytes, as it is stored.",
         setting="message_max_bytes",
         broker_key="message.max.bytes",
@@ -283,7 +203,7 @@ _ALL: Final = (
         "message.timestamp.after.max.ms",
         _T.LONG,
         "3600000",
-        _whole(0, LONG_MAX),
+        whole(0, LONG_MAX),
         "How far a producer's timestamp may be ahead, ms (CreateTime only).",
         broker_key="log.message.timestamp.after.max.ms",
     ),
@@ -291,7 +211,7 @@ _ALL: Final = (
         "message.timestamp.before.max.ms",
         _T.LONG,
         str(LONG_MAX),
-        _whole(0, LONG_MAX),
+        whole(0, LONG_MAX),
         "How far a producer's timestamp may be behind, ms (CreateTime only).",
         broker_key="log.message.timestamp.before.max.ms",
     ),
@@ -299,7 +219,7 @@ _ALL: Final = (
         "message.timestamp.type",
         _T.STRING,
         "CreateTime",
-        _one_of("CreateTime", "LogAppendTime"),
+        one_of("CreateTime", "LogAppendTime"),
         "Whether records carry the producer's time or the time of the append.",
         broker_key="log.message.timestamp.type",
     ),
@@ -307,7 +227,7 @@ _ALL: Final = (
         "min.cleanable.dirty.ratio",
         _T.DOUBLE,
         "0.5",
-        _fraction,
+        fraction,
         "Share of a log that is not compacted yet at which compaction starts.",
         broker_key="log.cleaner.min.cleanable.ratio",
     ),
@@ -315,7 +235,7 @@ _ALL: Final = (
         "min.compaction.lag.ms",
         _T.LONG,
         "0",
-        _whole(0, LONG_MAX),
+        whole(0, LONG_MAX),
         "Shortest time that a record stays out of compaction, ms.",
         broker_key="log.cleaner.min.compaction.lag.ms",
     ),
@@ -323,39 +243,32 @@ _ALL: Final = (
         "min.insync.replicas",
         _T.INT,
         "1",
-        _whole(1, INT_MAX),
+        whole(1, INT_MAX),
         "Kept; what acks=all waits for is the broker's durability setting.",
         broker_key="min.insync.replicas",
     ),
-    ConfigKey(
-        "preallocate",
-        _T.BOOLEAN,
-        "false",
-        _boolean,
-        _NO_EFFECT + "there are no files.",
-        synonym="log.preallocate",
-    ),
-    ConfigKey(
+    _unused("preallocate", _T.BOOLEAN, "false", boolean, "there are no files.", "log.preallocate"),
+    _unused(
         "remote.copy.lag.bytes",
         _T.LONG,
         "-1",
-        _whole(-1, LONG_MAX),
-        _NO_EFFECT + "the archive job decides when it copies.",
-        synonym="log.remote.copy.lag.bytes",
+        whole(-1, LONG_MAX),
+        "the archive job decides when it copies.",
+        "log.remote.copy.lag.bytes",
     ),
-    ConfigKey(
+    _unused(
         "remote.copy.lag.ms",
         _T.LONG,
         "0",
-        _whole(-1, LONG_MAX),
-        _NO_EFFECT + "the archive job decides when it copies.",
-        synonym="log.remote.copy.lag.ms",
+        whole(-1, LONG_MAX),
+        "the archive job decides when it copies.",
+        "log.remote.copy.lag.ms",
     ),
     ConfigKey(
         "remote.log.copy.disable",
         _T.BOOLEAN,
         "false",
-        _boolean,
+        boolean,
         "Set where no more is archived: local.retention.* must be as retention.*; what is archived is read as before. "
         "The archive job leaves the topic out unless it is named to it.",
         lists_default=False,
@@ -364,7 +277,7 @@ _ALL: Final = (
         "remote.log.delete.on.disable",
         _T.BOOLEAN,
         "false",
-        _boolean,
+        boolean,
         "Must be true where remote.storage.enable goes back to false: the log then starts where Redis has it. The "
         "archive's files stay.",
         lists_default=False,
@@ -373,7 +286,7 @@ _ALL: Final = (
         "remote.storage.enable",
         _T.BOOLEAN,
         "false",
-        _boolean,
+        boolean,
         "Whether what is archived may leave Redis as local.retention.* says, and is read from the archive then; needs "
         "the broker's archive_path. retention.* goes by both tiers together, and by time takes what is not archived "
         "yet as well: keep it longer than the archive job may stand still.",
@@ -383,7 +296,7 @@ _ALL: Final = (
         "retention.bytes",
         _T.LONG,
         "-1",
-        _whole(-1, LONG_MAX),
+        whole(-1, LONG_MAX),
         "Bytes of a partition that are kept; -1 is without limit.",
         setting="log_retention_bytes",
         broker_key="log.retention.bytes",
@@ -392,49 +305,35 @@ _ALL: Final = (
         "retention.ms",
         _T.LONG,
         "604800000",
-        _whole(-1, LONG_MAX),
+        whole(-1, LONG_MAX),
         "How long records are kept, ms; -1 keeps them for ever.",
         setting="log_retention_ms",
         broker_key="log.retention.ms",
         lists_default=False,
     ),
-    ConfigKey(
+    _unused(
         "segment.bytes",
         _T.INT,
         "1073741824",
-        _whole(14, INT_MAX),
-        _NO_EFFECT + "retention cuts at single entries.",
-        synonym="log.segment.bytes",
+        whole(14, INT_MAX),
+        "retention cuts at single entries.",
+        "log.segment.bytes",
     ),
-    ConfigKey(
+    _unused(
         "segment.index.bytes",
         _T.INT,
         "10485760",
-        _whole(4, INT_MAX),
-        _NO_EFFECT + "there are no index files.",
-        synonym="log.index.size.max.bytes",
+        whole(4, INT_MAX),
+        "there are no index files.",
+        "log.index.size.max.bytes",
     ),
-    ConfigKey(
-        "segment.jitter.ms",
-        _T.LONG,
-        "0",
-        _whole(0, LONG_MAX),
-        _NO_EFFECT + "there are no segments.",
-        lists_default=False,
-    ),
-    ConfigKey(
-        "segment.ms",
-        _T.LONG,
-        "604800000",
-        _whole(1, LONG_MAX),
-        _NO_EFFECT + "retention cuts at single entries.",
-        lists_default=False,
-    ),
+    _unused("segment.jitter.ms", _T.LONG, "0", whole(0, LONG_MAX), "there are no segments."),
+    _unused("segment.ms", _T.LONG, "604800000", whole(1, LONG_MAX), "retention cuts at single entries."),
     ConfigKey(
         "tidegate.format",
         _T.STRING,
         BATCH_FORMAT,
-        _one_of(BATCH_FORMAT, RECORD_FORMAT),
+        one_of(BATCH_FORMAT, RECORD_FORMAT),
         "What a stream entry is: whole record batches (batch), or one record with fields that Redis programs read and "
         "write (record). Set when the topic is created; it cannot change.",
     ),
@@ -442,7 +341,7 @@ _ALL: Final = (
         "tidegate.mirror.enable",
         _T.BOOLEAN,
         "true",
-        _boolean,
+        boolean,
         "Whether groups that read the topic are shown as Redis consumer groups; never with cleanup.policy compact.",
         setting="mirror_groups",
         broker_key="mirror.groups",
@@ -451,16 +350,17 @@ _ALL: Final = (
         "tidegate.sequence.bits",
         _T.INT,
         "10",
-        _whole(SEQUENCE_BITS_MIN, SEQUENCE_BITS_MAX),
+        whole(SEQUENCE_BITS_MIN, SEQUENCE_BITS_MAX),
         "Format record: bits of an offset that are the sequence of the entry's id; the rest is its milliseconds. Raise "
         "it where Redis programs append more than 2^bits records in a millisecond. Set when the topic is created.",
     ),
-    ConfigKey(
+    _unused(
         "unclean.leader.election.enable",
         _T.BOOLEAN,
         "false",
-        _boolean,
-        _NO_EFFECT + "every broker serves every partition.",
+        boolean,
+        "every broker serves every partition.",
+        "unclean.leader.election.enable",
     ),
 )
 

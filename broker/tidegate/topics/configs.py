@@ -13,15 +13,14 @@ from tidegate.settings import SECRETS, Settings
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
 from tidegate.topics.config_keys import (
     CONFIG_KEYS,
-    DEFAULT_LEVEL,
     FIXED,
     LEVELS,
     RECORD_BYTES_NO_LIMIT,
     TAKES_DEAD_LETTERS,
     ConfigKey,
     ConfigType,
-    split_list,
 )
+from tidegate.topics.config_values import DEFAULT_LEVEL, split_list
 from tidegate.topics.tiers import SAME_AS_RETENTION, check_tiers
 
 

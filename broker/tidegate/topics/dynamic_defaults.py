@@ -7,7 +7,8 @@ from typing import Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
 from tidegate.settings import Settings
-from tidegate.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType, split_list
+from tidegate.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType
+from tidegate.topics.config_values import split_list
 from tidegate.topics.configs import Change, Described, Operation, Source, Synonym, broker_synonyms
 
 DYNAMIC: Final = {key.broker_key: key for key in CONFIG_KEYS.values() if key.broker_key}
