@@ -18,7 +18,6 @@ from tidegate.store import clients
 from tidegate.store.addresses import parse_redis_url
 from tidegate.store.scripts import Script
 from tidegate_pipeline.errors import PipelineError, UsageError
-from tidegate_pipeline.settings import load
 
 Client = Any
 """`redis.Redis` or `redis.cluster.RedisCluster`, with replies as bytes."""
@@ -108,14 +107,20 @@ def read_secret(name: str, whose: str) -> str:
         raise UsageError(f"the password {whose} is to be in the file {name}: {error.strerror}") from None
 
 
+def _configured_url() -> str:
+    from tidegate_pipeline.settings import load  # a sixteenth of a worker's start; tasks have an address
+
+    return load().redis.url
+
+
 def connect_by_option(url: str, password_variable: str = "") -> Client:
     """As `connect`; without an address, to that of this process's settings, which may hold a password."""
-    return connect(url or load().redis.url, password_variable)
+    return connect(url or _configured_url(), password_variable)
 
 
 def kept_client(url: str, password_variable: str = "") -> Client:
     """As `connect_by_option`, once for a process: Spark gives a worker many short tasks. It stays open."""
-    key = (os.getpid(), url or load().redis.url, password_variable)
+    key = (os.getpid(), url or _configured_url(), password_variable)
     client = _KEPT.pop(key, None) or connect_by_option(url, password_variable)
     _KEPT[key] = client
     while len(_KEPT) > _KEPT_MAX:

@@ -16,7 +16,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tidegate.records.record import OPENED_BYTES_MAX
-from tidegate_pipeline import settings as configuration
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import check_names, given_options
 from tidegate_pipeline.redis_access import has_password
@@ -316,6 +315,8 @@ CONFIGURED: Final = {
 
 def _configured() -> dict[str, Any]:
     """Defaults of options from the settings."""
-    found = configuration.load()
+    from tidegate_pipeline.settings import load  # tasks and planning have these options already
+
+    found = load()
     values = {option: attrgetter(setting)(found) for option, setting in CONFIGURED.items()}
     return {**values, "redis.url": found.redis.option_url}
