@@ -141,7 +141,7 @@ suite-spark: $(FOR_TESTS) java # the pipeline on Spark, its slow tests too: kill
 suite-spark-cluster: $(FOR_ALL) java # the wheels on a standalone Spark cluster, Spark Connect, Kubernetes' scheduler
 	$(PYTEST) -rs $(SPARK_CLUSTER) $(PYTEST_ARGS)
 
-suite-exactly-once: $(FOR_TESTS) java # kill Spark jobs 20 times while clients produce; TIDEGATE_KILLS, TIDEGATE_SEED repeats one
+suite-exactly-once: $(FOR_TESTS) java # kill Spark jobs 20 times while clients produce; TIDEGATE_KILLS, TIDEGATE_KILL_SECONDS; TIDEGATE_SEED repeats one
 	$(PYTEST) -s tests/spark/test_exactly_once.py tests/spark/test_topic_sink_killed.py $(PYTEST_ARGS)
 
 suite-large-tables: $(FOR_TESTS) java # 5 million records in Delta and Iceberg, by Spark SQL and DuckDB; TIDEGATE_RECORDS

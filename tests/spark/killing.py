@@ -196,12 +196,13 @@ def killed_often(
 ) -> list[float]:
     """Start the job with arguments `more` and kill it, at a random moment within `spread_s` after all made progress.
 
-    That `kills` times. Returns how long each lived after its progress. Raises AssertionError where it ends by itself
-    or does nothing.
+    That `kills` times, or until TIDEGATE_KILL_SECONDS have passed. Returns how long each lived after its progress.
+    Raises AssertionError where it ends by itself or does nothing.
     """
     chance = random.Random(seed)
-    lived = []
-    for _ in range(kills):
+    lived: list[float] = []
+    last_start = time.monotonic() + float(os.environ.get("TIDEGATE_KILL_SECONDS", "inf"))
+    while len(lived) < kills and (not lived or time.monotonic() < last_start):
         before = job.progress()
         process = job.start(*more)
         try:

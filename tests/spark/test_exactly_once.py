@@ -1,7 +1,7 @@
 """Exactly once, whatever is killed when: what clients were told is stored is in the archive and in each table, once.
 
 One session runs the archive job and a table of each form, so a kill interrupts all of them. TIDEGATE_SEED repeats the
-moments, TIDEGATE_KILLS their number.
+moments, TIDEGATE_KILLS their number, TIDEGATE_KILL_SECONDS ends them earlier.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def test_archive_and_tables_have_every_record_once_after_kills(tmp_path: Path, m
         settings = PipelineSettings.model_validate({"archive": {"path": str(tmp_path / "archive")}})
         upkeep = Upkeep.of(settings, client)
         archived, verified = Sums.of(archived_rows(upkeep.archive, client)), upkeep.verify([])
-        print(f"archive: {archived}; lived {[round(one, 1) for one in lived_s]} s; {verified}")
+        print(f"{len(lived_s)} kills; archive: {archived}; lived {[round(one, 1) for one in lived_s]} s; {verified}")
 
     acknowledged = producing.acknowledged
     assert archived == acknowledged
