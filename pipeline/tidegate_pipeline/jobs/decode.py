@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from tidegate.records.segments import below
+from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import access_to, topic_options
@@ -45,6 +46,8 @@ class DecodeJob(Job):
         """
         if form != "iceberg":
             self._partitioning = PartitionColumns.parse(partition_by or BY_DAY)
+            if values is None:
+                self._partitioning.of_table(DECODED_ARROW)
         if partition_by and upsert and form == "delta":
             raise UsageError("--partition-by with --upsert is for Iceberg: a Delta table of keys has no partitions")
         if form == "iceberg" and find_spec("pyiceberg") is None:

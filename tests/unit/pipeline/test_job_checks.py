@@ -89,6 +89,7 @@ def test_topic_that_is_not_there(command: str) -> None:
         ("decode --topic orders,copy --table t --values registry", "needs --subject: its schema is that of all"),
         ("decode --topic , --table t", "which topic? --topic"),
         ("decode --topic orders --upsert", "--upsert is for Delta and Iceberg"),
+        ("decode --topic orders --partition-by hour", "cannot partition by hour: the rows have no column hour"),
         ("decode --topic orders --partition-by bucket(4,key)", "bucket(…) is for Iceberg"),
         ("decode --topic orders --partition-by day(timestamp),day(timestamp)", "two partition columns day"),
         (
