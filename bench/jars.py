@@ -24,11 +24,15 @@ CONNECTOR_VERSION: Final = "4.2.0"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Artifacts (group, name, version) in a folder of their own, with what they depend on unless `alone`."""
+    """Artifacts (group, name, version) in a folder of their own, with what they depend on unless `alone`.
+
+    `bundle`: the classifier of tar.gz files that are unpacked there, instead of jars.
+    """
 
     folder: str
     artifacts: tuple[tuple[str, str, str], ...]
     alone: bool = False
+    bundle: str = ""
 
 
 KAFKA: Final = JarSet(
@@ -62,6 +66,14 @@ CONNECT: Final = JarSet(
         ("org.apache.kafka", "connect-file", STREAMS_VERSION),
         ("org.slf4j", "slf4j-simple", "1.7.36"),
     ),
+)
+REGISTRY_VERSION: Final = "2.6.13.Final"
+"""The newest Apicurio Registry that runs on Java 17: the schema registry that is on Maven Central."""
+REGISTRY: Final = JarSet(
+    f"apicurio-registry-{REGISTRY_VERSION}",
+    (("io.apicurio", "apicurio-registry-app", REGISTRY_VERSION),),
+    alone=True,
+    bundle="all",
 )
 CONNECTOR: Final = JarSet(
     f"spark-kafka-{CONNECTOR_VERSION}",
@@ -119,6 +131,11 @@ def connector_jars(timeout_s: float = 300.0) -> str:
     return ",".join(sorted(map(str, fetched(CONNECTOR, timeout_s).glob("*.jar"))))
 
 
+def registry_jar(timeout_s: float = 300.0) -> Path:
+    """Apicurio Registry as `java -jar` takes it; keeps schemas in memory. Raises PeerUnavailable."""
+    return fetched(REGISTRY, timeout_s) / f"apicurio-registry-app-{REGISTRY_VERSION}-runner.jar"
+
+
 def fetched(jars: JarSet, timeout_s: float) -> Path:
     """The folder of a set, filled. Raises PeerUnavailable."""
     for program in ("java", "mvn"):
@@ -140,8 +157,9 @@ def main() -> None:
 
 def _download(jars: JarSet, target: Path, timeout_s: float) -> None:
     everything = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    kind = f"<type>tar.gz</type><classifier>{jars.bundle}</classifier>" if jars.bundle else ""
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>{kind}"
         f"{everything if jars.alone else ''}</dependency>"
         for group, artifact, version in jars.artifacts
     )
@@ -159,6 +177,9 @@ def _download(jars: JarSet, target: Path, timeout_s: float) -> None:
     if done.returncode != 0:
         reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "Maven failed")
         raise PeerUnavailable(f"the jars of {jars.folder} could not be fetched: {reason[:200]}")
+    for bundle in target.glob("*.tar.gz"):
+        shutil.unpack_archive(bundle, target, filter="data")
+        bundle.unlink()
     (target / "complete").touch()
 
 

@@ -1,4 +1,7 @@
-"""A client of a schema registry with Confluent's REST interface (Confluent Schema Registry, Karapace, Apicurio)."""
+"""A client of a schema registry with Confluent's REST interface: Confluent's, Karapace, Apicurio's compatible paths.
+
+Protobuf schemas are read as serialized descriptors (`?format=serialized`), which Apicurio does not have.
+"""
 
 from __future__ import annotations
 
