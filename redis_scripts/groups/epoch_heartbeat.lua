@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
---[[ Extend the sessions of members of KIP-848 and share groups that have nothing to report in a group at rest. One
+--[[ Extend the sessions of members of KIP-848, share and streams groups that have nothing to report in a group at rest. One
 script takes a tick's heartbeats of a shard; every other heartbeat is left to a decision.
 
-KEYS[1...]  group  hash  type, generation, target_epoch, topics_version, heartbeat_interval_ms; behind it the group's
+KEYS[1...]  group  hash  type, generation, target_epoch, topics_version, heartbeat_interval_ms, and of a streams group
+            has_status, endpoint_epoch, standby_replicas, assigned_replicas; behind it the group's
             consumers (hash, member id -> its record), consumer_sessions (zset, member id -> session deadline, ms),
             revocations (zset, member id -> deadline, ms); four keys for each group
 ARGV[1]     the catalogue's version that this broker has cached, -1 if none
@@ -23,10 +24,16 @@ local function is_due(key)
   return first and tonumber(first) <= now
 end
 
+-- Whether a member of a streams group is answered with no more than an epoch: without status, and without endpoints.
+local function has_no_news(group)
+  local hash = call("HMGET", group, "has_status", "endpoint_epoch", "standby_replicas", "assigned_replicas")
+  return hash[1] == "0" and hash[2] == "0" and hash[3] == hash[4]
+end
+
 -- Whether nothing happens to the group: its target is computed for its epoch and for the topics of this broker.
-local function is_at_rest(hash)
-  return (hash[1] == "consumer" or hash[1] == "share") and hash[2] == hash[3]
-    and (hash[4] == topics_version or topics_version == "-1")
+local function is_at_rest(group, hash)
+  return hash[2] == hash[3] and (hash[4] == topics_version or topics_version == "-1")
+    and (hash[1] == "consumer" or hash[1] == "share" or (hash[1] == "streams" and has_no_news(group)))
 end
 
 -- The session timeout of a member with this epoch and instance, and whether it has reached the target; nil if there is none.
@@ -53,7 +60,7 @@ end
 local function answer_group(group, consumers, sessions, revocations, first, last)
   local hash = call("HMGET", group, "type", "generation", "target_epoch", "topics_version", "heartbeat_interval_ms")
   local is_overdue = is_due(sessions)
-  local is_quiet, shortest_ms = is_at_rest(hash) and not is_overdue and not is_due(revocations), nil
+  local is_quiet, shortest_ms = is_at_rest(group, hash) and not is_overdue and not is_due(revocations), nil
   local place = #answers + 2
   answers[place - 1] = tonumber(hash[5] or 0)
   answers[place] = 0

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Store a decision on a KIP-848 or streams group, if the group is still the one that was decided on and nothing is overdue.
 
-KEYS[1]   group        hash    id, version, write_id, state and the fields of ARGV
+KEYS[1]   group        hash    id, version, write_id, state, has_status and the fields of ARGV
 KEYS[2]   consumers    hash    member id -> its record
 KEYS[3]   targets      hash    member id -> its target assignment
 KEYS[4]   sessions     zset    member id -> session deadline, ms
@@ -58,7 +58,7 @@ end
 local expired = {}
 for _, member_id in ipairs(list()) do expired[member_id] = true end
 
-local found = call("HMGET", group, "id", "version", "state", "generation", "write_id", "type", "assigned_at")
+local found = call("HMGET", group, "id", "version", "state", "generation", "write_id", "type", "assigned_at", "has_status")
 local version = tonumber(found[2] or 0)
 if (found[1] or "") ~= ARGV[5] or version ~= tonumber(ARGV[6]) or (found[5] or "") ~= ARGV[7] then
   return { ERROR.STALE, version }
@@ -159,7 +159,7 @@ else
   call("ZREM", deadlines, kind .. "|" .. ref)
 end
 
-local after = call("HMGET", group, "generation", "state", "state_since")
+local after = call("HMGET", group, "generation", "state", "state_since", "has_status")
 local entries = list()
 if #entries > 0 and events_max > 0 then
   local member_count, duration = call("HLEN", consumers), math.max(now - tonumber(after[3] or now), 0)
@@ -171,7 +171,7 @@ if #entries > 0 and events_max > 0 then
   end
 end
 local member_ended = #removed > 0 or ARGV[14] == "1"
-if #fields > 0 and (is_converted or member_ended or after[1] ~= found[4] or after[2] ~= found[3]) then
+if #fields > 0 and (is_converted or member_ended or after[1] ~= found[4] or after[2] ~= found[3] or after[4] ~= found[8]) then
   call("PUBLISH", wake_channel, string.format("%s:%s:%s:%.0f", ref, after[1], after[2], version))
 end
 return { ERROR.NONE, version }

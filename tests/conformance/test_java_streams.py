@@ -32,6 +32,7 @@ from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from bench.jars import PeerUnavailable, streams_jars
+from tests.support.scraping import Scrape
 from tidegate.command_line import command_line
 
 pytestmark = pytest.mark.peer
@@ -192,6 +193,9 @@ def test_word_count_survives_changes_of_members_and_a_killed_broker(jars: str, t
         first = stack.enter_context(running(jars, cluster, tmp_path / "first", "exactly_once_v2"))
         wait_until(lambda: first.tasks() == (TASKS, set()), first.tasks)
         words.wait_counted()
+        wait_until(
+            lambda: answered_from_snapshots(cluster) > 0, lambda: "each heartbeat of an idle member needs a script"
+        )
         topics = admin.list_topics(timeout=DEADLINE_S).topics
         internal = {name: len(topic.partitions) for name, topic in topics.items() if name.startswith(GROUP)}
         assert internal == {f"{GROUP}-words-repartition": 4, CHANGELOG: 4}
@@ -241,6 +245,13 @@ def sizes(admin: AdminClient, topic: str) -> list[int]:
     """The ends of its partitions."""
     asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(4)}
     return [found.result(DEADLINE_S).offset for found in admin.list_offsets(asked).values()]
+
+
+def answered_from_snapshots(cluster: Cluster) -> float:
+    """Heartbeats that brokers answered so."""
+    urls = [f"http://127.0.0.1:{broker.admin_port}/metrics" for broker in cluster.brokers]
+    name = "tidegate_heartbeats_answered_from_snapshots_total", ()
+    return sum(Scrape.from_url(url).samples.get(name, 0) for url in urls)
 
 
 def are_shared(first: tuple[set[str], set[str]], second: tuple[set[str], set[str]]) -> bool:

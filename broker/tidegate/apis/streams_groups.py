@@ -19,6 +19,7 @@ from tidegate.apis.group_admin import GROUP_OPERATIONS
 from tidegate.apis.registry import api
 from tidegate.apis.topic_rights import may, may_create
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS
 from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
 from tidegate.groups.consumer.stored import by_topic
 from tidegate.groups.streams.errors import StreamsInvalidTopology
@@ -65,9 +66,12 @@ _NO_EPOCH: Final = i32(0)
 )
 async def heartbeat(call: Call, request: Any) -> beating.StreamsGroupHeartbeatResponse:
     """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
-    entered = _request(call, request)
-    answer = await call.context.streams.run(call.store.group_keys(call.org, request.group_id), entered)
-    return _answered(answer)
+    entered, keys = _request(call, request), call.store.group_keys(call.org, request.group_id)
+    interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
+    if interval_ms is None:
+        return _answered(await call.context.streams.run(keys, entered))
+    interval_ms = interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
+    return _answered(StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms))
 
 
 def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:

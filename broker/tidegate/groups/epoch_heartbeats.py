@@ -1,12 +1,13 @@
 """Heartbeats of members with epochs that report nothing: from snapshots where those are current, else by a script.
 
-One script takes a tick's heartbeats of a shard, of consumer groups (KIP-848) and share groups (KIP-932) alike. It
+One script takes a tick's heartbeats of a shard, of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071). It
 extends the sessions of members whose group is at rest; every other heartbeat needs a decision. A heartbeat that was
 answered from a snapshot renews its session by the same script within RENEWAL_INTERVAL_S (docs/decisions/0050).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -55,6 +56,21 @@ class EpochHeartbeats:
             return member
         self._tick.add(keys, (member_ref, on_reply))
         return None
+
+    async def interval_ms(self, keys: GroupKeys, member_ref: MemberRef) -> int | None:
+        """Answer a heartbeat: its group's heartbeat interval, None if a decision has to. Raises StoreUnavailable."""
+        replied: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+        def on_reply(reply: int | Failure | None) -> None:
+            if replied.done():
+                return
+            if isinstance(reply, Failure):
+                replied.set_exception(reply.error)
+            else:
+                replied.set_result(reply)
+
+        self.answer(keys, member_ref, on_reply)
+        return await replied
 
     def renew(self, member: MemberSnapshot) -> bool:
         """Whether the snapshot answers the member's heartbeat; its session is renewed soon then."""

@@ -47,7 +47,7 @@ class ConsumerHeartbeats:
         self.commits = ConsumerCommits(store, self.groups, lease_ends_ms, prove)
         snapshots = snapshots or HeartbeatSnapshots(store, perf_counter, lambda shard: True)
         self.plain = EpochHeartbeats(store, snapshots, lambda: catalog.stored_version)
-        """Also of share groups."""
+        """Also of share and streams groups."""
         self._settings = settings
 
     async def start(self) -> None:

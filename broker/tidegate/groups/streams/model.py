@@ -19,6 +19,7 @@ from tidegate.groups.consumer.model import (
     Partition,
     Partitions,
 )
+from tidegate.groups.model import MemberRef
 from tidegate.groups.streams.topology import Configured, Status, Topology
 
 Task = Partition
@@ -97,6 +98,22 @@ class StreamsHeartbeat:
         """Whether the member joins, or joins again."""
         return self.member_epoch == JOIN_EPOCH
 
+    @property
+    def ref(self) -> MemberRef:
+        """Who the member says it is."""
+        return MemberRef(self.member_id, self.member_epoch, self.instance_id)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the heartbeat reports nothing, so that a member of a group at rest needs no decision."""
+        reported = (self.rack_id, self.topology, self.owned, self.process_id, self.endpoint, self.client_tags)
+        return (
+            self.member_epoch > JOIN_EPOCH
+            and self.rebalance_timeout_ms == UNCHANGED_MS
+            and not self.shutdown
+            and all(one is None for one in reported)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointPartitions:
@@ -145,6 +162,11 @@ class StreamsGroup(EpochGroup[StreamsMember, Tasks]):
     def is_stale(self, member: StreamsMember) -> bool:
         """Whether a member has an older topology than the group: it gets no tasks."""
         return self.topology is not None and member.topology_epoch < self.topology.epoch
+
+    @property
+    def has_status(self) -> bool:
+        """Whether the answer to a member's heartbeat has a status."""
+        return not self.is_ready or bool(self.shutdown_by) or any(map(self.is_stale, self.members.values()))
 
     def partitions_of(self, tasks: Iterable[Task]) -> dict[str, tuple[int, ...]]:
         """The partitions that tasks read, by the names of their topics."""

@@ -129,6 +129,7 @@ def dump_fields(group: StreamsGroup) -> dict[str, str]:
         "is_ready": str(int(group.is_ready)),
         "endpoint_epoch": str(group.endpoint_epoch),
         "shutdown_by": group.shutdown_by,
+        "has_status": str(int(group.has_status)),
         "assignor": STICKY,
         "protocol_type": TYPE,
         "protocol": "",
