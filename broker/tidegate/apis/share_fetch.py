@@ -1,7 +1,7 @@
 """ShareFetch: acknowledge, acquire records and read them; wait while there are none (KIP-932).
 
-A waiting fetch is resumed by an append to one of its partitions, by records of its group that are released, and when
-the first lock expires. Source: KafkaApis.handleShareFetchRequest, DelayedShareFetch.
+A waiting fetch may be resumed by an append to one of its partitions, by records of its group that are released, and
+when the first lock expires (`groups/share/wakeups.py`). Source: KafkaApis.handleShareFetchRequest, DelayedShareFetch.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class ShareFetching:
         self._deadline_s = self._loop.time() + wait_ms / 1000
         self._changed = asyncio.Event()
         self._is_gone = False
-        self._reading: ShareReading | None = None
+        self.partitions: frozenset[SharePartition] = frozenset()
+        """Those whose records it waits for."""
         self._stop_listening: list[Callable[[], None]] = []
 
     async def run(self) -> None:
@@ -107,7 +108,8 @@ class ShareFetching:
             if request.share_session_epoch == FINAL_EPOCH:
                 await close_session(call, self._session)
             elif request.max_records > 0 and not request.is_renew_ack:
-                reading = self._reading = self._new_reading()
+                reading = self._new_reading()
+                self.partitions = frozenset(reading.order)
                 await self._read_or_wait(reading)
                 results, lock_ms = reading.results, reading.lock_ms or lock_ms
             self._reply(results, acknowledged, lock_ms)
@@ -129,23 +131,31 @@ class ShareFetching:
 
     async def _read_or_wait(self, reading: ShareReading) -> None:
         """Read until there is something to answer, or no time left."""
+        wakeups, keys = self._call.context.shares.wakeups, self._session.keys
+        group = wakeups.find(keys)
+        before = None if group is None else group.listening(reading.order)
         await reading.read()
-        if self._request.min_bytes <= 0 or self._is_over(reading) or not self._listen(reading):
+        if self._request.min_bytes <= 0 or self._is_over(reading) or not self._park():
             return
-        while True:  # once more after the subscription: a change in between was not reported
+        group = wakeups.join(keys, self, reading.logs)
+        self._stop_listening.append(lambda: wakeups.leave(keys, self))
+        group.done(self, found=False, unlocks_in_ms=reading.unlocks_in_ms)
+        if before is None or before != group.listening(reading.order):  # a change before it was followed
+            self._changed.set()
+        while await self._wait():
             self._changed.clear()
             await reading.read()
+            group.done(self, found=reading.has_news, unlocks_in_ms=reading.unlocks_in_ms)
             if self._is_over(reading):
                 return
-            await self._wait(reading.unlocks_in_ms)
 
     def _is_over(self, reading: ShareReading) -> bool:
         if reading.has_news or self._is_gone or self._session.is_ended or self._call.draining.is_set():
             return True
         return self._loop.time() >= self._deadline_s or not reading.order
 
-    def _listen(self, reading: ShareReading) -> bool:
-        """Subscribe to what may end the wait; False if the client is gone."""
+    def _park(self) -> bool:
+        """Be resumed when the client is gone or the broker drains; False if the client is gone already."""
         call = self._call
         waits, connection_id = call.context.fetch_waits, call.client.connection_id
         if waits.follow(connection_id):
@@ -155,26 +165,17 @@ class ShareFetching:
             self._is_gone = True
             return False
         self._stop_listening.append(lambda: waits.leave(connection_id, self))
-        for log in reading.logs.values():
-            self._stop_listening.append(log.on_change(self._changed.set))
-        channel, pubsub = self._session.keys.shard_keys.available, call.store.pubsub
-        pubsub.listen(channel, self._on_available)
-        self._stop_listening.append(lambda: pubsub.forget(channel, self._on_available))
         return True
 
-    def _on_available(self, payload: bytes | None) -> None:
-        if payload is None or payload.decode() == self._session.keys.ref:
-            self._changed.set()
-
-    async def _wait(self, unlocks_in_ms: int) -> None:
-        left_s = self._deadline_s - self._loop.time()
-        if unlocks_in_ms >= 0:
-            left_s = min(left_s, (unlocks_in_ms + 1) / 1000)
-        try:
-            async with asyncio.timeout(max(left_s, 0)):
-                await self._changed.wait()
-        except TimeoutError:
-            return
+    async def _wait(self) -> bool:
+        """Wait until something may have changed; False if there is no time left, or nobody to answer."""
+        if not self._changed.is_set():
+            try:
+                async with asyncio.timeout_at(self._deadline_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        return not self._is_gone
 
     def resume(self) -> None:
         """Read again."""
