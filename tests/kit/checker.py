@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from tests.kit import group_rules, log_rules
+from tests.kit import group_rules, log_rules, share_rules
 from tests.kit.history import History
 
 
@@ -55,6 +55,16 @@ class Rule(StrEnum):
     """A member learned of an older generation than before."""
     UNOWNED_READ = "unowned read"
     """A member of a group read a partition that it did not own."""
+    SHARED_TWICE = "shared twice"
+    """Two deliveries of a record by a share group have one count: two members had it at a time."""
+    ACCEPTED_AGAIN = "delivered after acceptance"
+    """A share group delivered a record whose acceptance it had confirmed."""
+    SHARE_LOST = "lost by a share group"
+    """A share group finished a record that no member accepted."""
+    OTHER_VALUE = "other value shared"
+    """A share group delivered another value than was acknowledged at the offset."""
+    UNOWNED_ACKNOWLEDGEMENT = "unowned acknowledgement"
+    """A member acknowledged a record that it was never given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,14 @@ def check(history: History) -> list[Violation]:
         Rule.TWO_OWNERS: groups.two_owners(),
         Rule.GENERATION_BACK: groups.generations_back,
         Rule.UNOWNED_READ: groups.unowned_reads,
+    }
+    shares = share_rules.ShareGroups(history)
+    found |= {
+        Rule.SHARED_TWICE: shares.two_deliveries(),
+        Rule.ACCEPTED_AGAIN: shares.delivered_again(),
+        Rule.SHARE_LOST: shares.lost(),
+        Rule.OTHER_VALUE: shares.other_values(),
+        Rule.UNOWNED_ACKNOWLEDGEMENT: shares.unowned_acknowledgements,
     }
     return [Violation(rule, evidence) for rule, every in found.items() for evidence in every]
 

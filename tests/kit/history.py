@@ -138,6 +138,41 @@ class CommittedFetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """Records that a share group handed to a member: offset, value and delivery count of each."""
+
+    process: str
+    at: int
+    group: str
+    partition: str
+    records: tuple[tuple[int, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """What a member of a share group said of records of its last delivery, and how that was answered."""
+
+    process: str
+    began: int
+    ended: int
+    group: str
+    partition: str
+    accepted: tuple[int, ...]
+    released: tuple[int, ...]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ShareBounds:
+    """The start offset of a share-partition when all was over: everything below it is finished."""
+
+    at: int
+    group: str
+    partition: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
 class LogBounds:
     """Start and end of a partition when all was over; a process of no group has read everything between."""
 
@@ -149,7 +184,8 @@ class LogBounds:
 
 Operation: TypeAlias = (
     Send | TransactionEnd | Poll | Seek | Assigned | Revoked | Removed | Commit | CommittedFetch | LogBounds
-)
+    | Delivery | Acknowledgement | ShareBounds
+)  # fmt: skip
 _KINDS: Final = {kind.__name__: kind for kind in Operation.__args__}
 
 
@@ -189,10 +225,13 @@ class History:
 
 def _loaded(fields: dict[str, Any]) -> Operation:
     kind = _KINDS[fields.pop("kind")]
-    if "records" in fields:
+    if kind is Delivery:
+        fields["records"] = tuple(map(tuple, fields["records"]))
+    elif "records" in fields:
         fields["records"] = records_of(fields["records"])
-    if "partitions" in fields:
-        fields["partitions"] = tuple(fields["partitions"])
+    for name in ("partitions", "accepted", "released"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
     if "outcome" in fields:
         fields["outcome"] = Outcome(fields["outcome"])
     loaded: Operation = kind(**fields)

@@ -8,9 +8,11 @@ import pytest
 
 from tests.kit.checker import Rule, check, summary
 from tests.kit.history import (
+    Acknowledgement,
     Assigned,
     Commit,
     CommittedFetch,
+    Delivery,
     History,
     LogBounds,
     Operation,
@@ -20,6 +22,7 @@ from tests.kit.history import (
     Revoked,
     Seek,
     Send,
+    ShareBounds,
     TransactionEnd,
 )
 
@@ -63,6 +66,21 @@ def fetched(began: int, ended: int, offset: int, process: str = "b") -> Committe
 
 def ended(at: int, transaction: str, committed: bool = True, outcome: Outcome = Outcome.OK) -> TransactionEnd:
     return TransactionEnd("w", at, at + 5, transaction, committed, outcome)
+
+
+def delivery(at: int, count: int = 1, process: str = "a", value: str = "a") -> Delivery:
+    return Delivery(process, at, G, P, ((0, value, count),))
+
+
+def accepted(at: int, outcome: Outcome = Outcome.OK, process: str = "a") -> Acknowledgement:
+    return Acknowledgement(process, at, at + 1, G, P, (0,), (), outcome)
+
+
+def released(at: int, outcome: Outcome = Outcome.OK, process: str = "a") -> Acknowledgement:
+    return Acknowledgement(process, at, at + 1, G, P, (), (0,), outcome)
+
+
+FINISHED = ShareBounds(900, G, P, 1)
 
 
 def broken(*operations: Operation) -> set[Rule]:
@@ -173,6 +191,26 @@ PLANTED: dict[str, tuple[Rule, tuple[Operation, ...]]] = {
         (assigned(5, 2), revoked(6), assigned(7, 1)),
     ),
     "a member reads what it does not own": (Rule.UNOWNED_READ, (*SENT, poll(40, 0))),
+    "two members of a share group have one delivery": (Rule.SHARED_TWICE, (delivery(10), delivery(11, process="b"))),
+    "a record is delivered after its acceptance": (
+        Rule.ACCEPTED_AGAIN,
+        (delivery(10), accepted(12), delivery(15, 2, "b")),
+    ),
+    "the acceptance is of a delivery before": (
+        Rule.ACCEPTED_AGAIN,
+        (delivery(10), delivery(11, 2, "b"), accepted(12)),
+    ),
+    "a share group finishes what nobody was given": (Rule.SHARE_LOST, (send(10, "a", 0), FINISHED)),
+    "a share group finishes what was released": (
+        Rule.SHARE_LOST,
+        (send(10, "a", 0), delivery(15), released(16), FINISHED),
+    ),
+    "a share group finishes what it refused to": (
+        Rule.SHARE_LOST,
+        (send(10, "a", 0), delivery(15), accepted(16, Outcome.FAILED), FINISHED),
+    ),
+    "a share group delivers another value": (Rule.OTHER_VALUE, (send(10, "a", 0), delivery(15, value="b"))),
+    "somebody acknowledges what was never delivered": (Rule.UNOWNED_ACKNOWLEDGEMENT, (accepted(10),)),
 }
 
 
@@ -247,6 +285,31 @@ ALLOWED: dict[str, tuple[Operation, ...]] = {
         poll(43, 0),
     ),
     "retention deleted an acknowledged record": (*SENT, poll(40, 1, 2, group=None), LogBounds(50, P, 1, 3)),
+    "a shared record is released, lost with its member, accepted": (
+        send(5, "a", 0),
+        delivery(10),
+        released(12),
+        delivery(15, 2, "b"),
+        delivery(20, 4),
+        accepted(21),
+        FINISHED,
+    ),
+    "an acceptance without an answer counts, or does not": (
+        send(5, "a", 0),
+        delivery(10),
+        accepted(12, Outcome.UNKNOWN),
+        delivery(15, 2, "b"),
+        accepted(17, Outcome.UNKNOWN, "b"),
+        FINISHED,
+    ),
+    "a late acceptance is refused": (
+        send(5, "a", 0),
+        delivery(10),
+        delivery(15, 2, "b"),
+        accepted(16, Outcome.FAILED),
+        accepted(17, process="b"),
+        FINISHED,
+    ),
 }
 
 
