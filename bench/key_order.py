@@ -36,6 +36,7 @@ _CONFIGS: Final = {
     "share.auto.offset.reset": "earliest",
     "share.delivery.count.limit": str(DELIVERIES),
     "share.partition.max.record.locks": "10000",
+    "share.record.lock.duration.ms": "60000",
     "errors.deadletterqueue.topic.name": DEAD_LETTERS,
 }
 
@@ -60,6 +61,9 @@ class Work:
     finished: set[int] = field(default_factory=set)
     deliveries: int = 0
     out_of_order: int = 0
+    """Deliveries before an earlier record of the key was finished."""
+    delivered_again: int = 0
+    """Deliveries of finished records: their acknowledgements were late."""
     finished_at_s: list[float] = field(default_factory=list)
     is_done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -82,9 +86,10 @@ class Work:
         number = record.offset
         self.deliveries += 1
         earlier = self.earlier[number]
-        self.out_of_order += number in self.finished or (earlier is not None and earlier not in self.finished)
+        self.out_of_order += earlier is not None and earlier not in self.finished
+        self.delivered_again += number in self.finished
         is_accepted = number not in self.failing
-        if is_accepted or record.delivery_count >= DELIVERIES:
+        if number not in self.finished and (is_accepted or record.delivery_count >= DELIVERIES):
             self.finished.add(number)
             self.finished_at_s.append(time.monotonic())
         if len(self.finished) == len(self.keys):
@@ -171,7 +176,8 @@ def main(args: argparse.Namespace) -> int:
         json.dumps(
             {
                 "records": len(work.keys), "keys": args.keys, "consumers": args.consumers,
-                "deliveries": work.deliveries, "out_of_order": work.out_of_order, "failing": len(work.failing),
+                "deliveries": work.deliveries, "out_of_order": work.out_of_order,
+                "delivered_again": work.delivered_again, "failing": len(work.failing),
                 "dead_letters": letters, "seconds": round(took_s, 1), "records_per_s": round(len(work.keys) / took_s),
                 "load_1m": os.getloadavg()[0],
             }
