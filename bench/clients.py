@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import REPOSITORY
-from bench.jars import PeerUnavailable, cache_directory, classpath
+from bench.jars import PeerUnavailable, cache_directory, classpath, share_clients
 
 SOURCES: Final = REPOSITORY / "tests" / "clients"
 _BUILD_TIMEOUT_S: Final = 900
@@ -79,11 +79,16 @@ def python_program(file: str) -> Callable[[], Command]:
 
 def java_program(name: str) -> Callable[[], Command]:
     """What compiles a program of tests/clients/java; it raises PeerUnavailable without Java or Kafka's jars."""
-    return lambda: _java(name)
+    return lambda: _java(name, classpath())
 
 
-def _java(name: str) -> Command:
-    jars, target = classpath(), _built() / "java"
+def newest_java_program(name: str) -> Callable[[], Command]:
+    """The same with the newest clients."""
+    return lambda: _java(name, share_clients())
+
+
+def _java(name: str, jars: str) -> Command:
+    target = _built() / "java"
     _run([_program("javac"), "-cp", jars, "-d", str(target), f"{name}.java"], SOURCES / "java")
     quiet = [
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",

@@ -76,6 +76,11 @@ class GroupHistory:
             if kind in _TRANSLATED:
                 self._history.add(_TRANSLATED[kind](owner, self.group, entry))
 
+    def observe(self, fetched: Iterable[CommittedFetch]) -> None:
+        """Committed offsets that somebody else asked for."""
+        for one in fetched:
+            self._history.add(one)
+
     def _count(self, entry: Entry) -> None:
         self.counts["records read"] += len(entry["records"])
         for offset, value in entry["records"]:

@@ -49,7 +49,12 @@ VERSIONS: Final = {
 
 def build(api: str, version: int, values: Mapping[str, Any]) -> Any:
     """The request of that version. Values that it has no field for are left out; timeouts are ms."""
-    return _entity(request_type(API_KEYS[api], version), values)
+    return build_by_key(API_KEYS[api], version, values)
+
+
+def build_by_key(api_key: int, version: int, values: Mapping[str, Any]) -> Any:
+    """The same of an API that has no name here."""
+    return _entity(request_type(api_key, version), values)
 
 
 def _entity(schema: Any, values: Mapping[str, Any]) -> Any:
