@@ -23,7 +23,9 @@ def main() -> int:
     reports: list[Report] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
         futures = [
-            workers.submit(run, Plan(seed, options.groups, options.hours, options.partitions), options.plant)
+            workers.submit(
+                run, Plan(seed, options.groups, options.hours, options.partitions, options.epoch_groups), options.plant
+            )
             for seed in seeds
         ]
         for future in as_completed(futures):
@@ -50,6 +52,7 @@ def _options() -> Any:
     parser.add_argument("--hours", type=float, default=0.25, help="virtual hours of each seed (default 0.25)")
     parser.add_argument("--groups", type=int, default=200, help="groups in each seed's cluster (default 200)")
     parser.add_argument("--partitions", type=int, default=24, help="that are produced to and read (default 24)")
+    parser.add_argument("--epoch-groups", type=int, default=20, help="of KIP-848 in each cluster (default 20)")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at one time, each with a server (default 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED_BUGS), help="plant this bug; the run must find it")
     return parser.parse_args()

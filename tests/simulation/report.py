@@ -17,6 +17,8 @@ class Plan:
     """Virtual time; group-hours are this times the groups."""
     partitions: int = 24
     """Of the topic that producers and readers use; partition-hours are the hours times these."""
+    epoch_groups: int = 0
+    """Groups of KIP-848 beside the classic ones."""
     gentle_s: float = 420.0
     """How long gentle faults go on before the rough ones and the calm."""
 
@@ -61,7 +63,8 @@ class Report:
         """How to see it again."""
         plan = self.plan
         planted = f" --plant {plant}" if plant else ""
-        size = f"--groups {plan.groups} --hours {plan.hours} --partitions {plan.partitions}"
+        groups = f"--groups {plan.groups} --epoch-groups {plan.epoch_groups}"
+        size = f"{groups} --hours {plan.hours} --partitions {plan.partitions}"
         return f'replay: make simulate ARGS="--seed {plan.seed} {size}{planted}"'
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
 
 def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own: it replaces clocks and randomness."""
-    command = [sys.executable, "-m", "tests.simulation", *options]
+    command = [sys.executable, "-m", "tests.simulation", "--epoch-groups", "0", *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
 

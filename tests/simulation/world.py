@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from tests.simulation import outside
 from tests.simulation.brokers import Broker
+from tests.simulation.epoch_traffic import EpochTraffic
 from tests.simulation.faults import Faults
 from tests.simulation.history import GroupHistory, History, Violation
 from tests.simulation.log_traffic import LogTraffic
@@ -80,6 +81,7 @@ class World:
         self.calm_over.set_result(None)
         self.members_started = 0
         self.log = LogTraffic(self, plan.partitions)
+        self.epochs = EpochTraffic(self, plan.epoch_groups)
         self._read_to = [b"-"] * SHARDS
 
     # -- a run
@@ -92,7 +94,9 @@ class World:
                 await asyncio.sleep(0.1)
         await self.brokers[0].app.context.catalog.create("default", TOPIC, self.partition_count)
         await self.log.create()
-        slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()] + self.log.tasks()
+        await self.epochs.create()
+        slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()]
+        slots += self.log.tasks() + self.epochs.tasks()
         checks = self.loop.create_task(self._check_events())
         ends_s = self.plan.hours * 3600
         try:
@@ -128,8 +132,10 @@ class World:
             await asyncio.sleep(CALM_S)
             self._check_rest()
             self.log.check_rest()
+            self.epochs.check_rest()
             self.calm_over.set_result(None)
         self.log.check_history()
+        self.epochs.check_history()
 
     def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback failed, of the simulation (a promise is broken, most likely) or of a broker."""
@@ -223,7 +229,9 @@ class World:
             for entry_id, fields in entries:
                 texts = [text.decode() for text in fields]
                 entry = dict(zip(texts[::2], texts[1::2], strict=True))
-                self.history.event(entry, (int(entry["time"]) - clock.START_MS) / 1000)
+                at_s = (int(entry["time"]) - clock.START_MS) / 1000
+                if not self.epochs.event(entry, at_s):
+                    self.history.event(entry, at_s)
                 self._read_to[shard] = b"(" + entry_id
         self.connection.calls(self.redis.now_ms(), [("XTRIM", key, "MAXLEN", 0) for key in keys])
 
@@ -290,6 +298,7 @@ def _fill(report: Report, world: World) -> None:
     report.faults = {**history.fault_counts, "message lost": world.redis.messages_lost}
     report.counts = {
         **world.log.counts(),
+        **world.epochs.counts(),
         "members started": world.members_started,
         "rebalances": history.rebalances,
         "members removed": history.removals,

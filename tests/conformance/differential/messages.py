@@ -67,6 +67,8 @@ def _value(kind: Any, value: Any) -> Any:
         (item, *_) = typing.get_args(_not_none(kind))
         made = (_entity(item, one) if dataclasses.is_dataclass(item) else one for one in value)
         return tuple(made)
+    if isinstance(value, dict):
+        return _entity(_not_none(kind), value)
     if isinstance(value, int) and "Timedelta" in getattr(kind, "__name__", ""):
         return timedelta(milliseconds=value)
     return value

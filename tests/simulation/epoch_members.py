@@ -1,0 +1,225 @@
+"""Members of KIP-848 groups as client libraries have them: heartbeat, give up, take over, commit, leave.
+
+A member reports what it owns after each change, and everything after a lost answer. It believes to own its partitions
+until it is told otherwise: after a pause it commits first, which the brokers must refuse if it was removed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from tests.kit.history import Assigned, Commit, Outcome, Revoked
+from tests.simulation.members import TOPIC
+from tests.simulation.wire import Disconnected, Wire, message
+from tests.support.wire import decode_response, encode_request
+
+if TYPE_CHECKING:
+    from tests.simulation.epoch_traffic import EpochGroupHistory, EpochTraffic
+
+COMMIT, HEARTBEAT = 8, 68
+INTERVAL_S: Final = 3.0
+SESSION_S: Final = 12.0
+REQUEST_TIMEOUT_S: Final = 2.5
+REBALANCE_TIMEOUT_S: Final = 25.0
+_BACK_OFF_S: Final = (1 / 16, 1 / 8, 1 / 4)
+_RETRIED: Final = frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.request_timed_out,
+    }
+)
+_NOT_A_MEMBER: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
+_REFUSED: Final = _NOT_A_MEMBER | {ErrorCode.stale_member_epoch, ErrorCode.group_id_not_found}
+
+
+class EpochMember:
+    """One member process, from start to end."""
+
+    def __init__(self, traffic: EpochTraffic, group: EpochGroupHistory, name: str, rng: random.Random) -> None:
+        self.traffic, self.group, self.name, self.rng = traffic, group, name, rng
+        self.loop = traffic.world.loop
+        self.epoch, self.owned = 0, frozenset[int]()
+        self.last_contact_s = -1e9
+        """When the last heartbeat was sent that was accepted: its session cannot end before."""
+        self.is_gone = False
+        self._ids = 0
+        self.member_id = ""
+        self._wire: Wire | None = None
+        self._reports = False
+        self._hangs_s = 0.0
+
+    # -- life
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        self._next_id()
+        while True:
+            try:
+                if self._wire is None or not self._wire.open:
+                    await self._connect()
+                if not await self._heartbeat():
+                    await self._commit()
+                    await asyncio.sleep(self._hangs_s or INTERVAL_S)
+                    if self._hangs_s:
+                        self._hangs_s = 0.0
+                        await self._commit()
+            except Disconnected:
+                self._reports = True
+                await asyncio.sleep(self.rng.choice(_BACK_OFF_S))
+
+    def hang(self, seconds: float) -> None:
+        """Do nothing for a while after the next heartbeat."""
+        self._hangs_s = seconds
+
+    async def leave(self) -> None:
+        """Leave as `close` does; a failure is not retried."""
+        self._drop()
+        self.is_gone = True
+        try:
+            if self._wire is not None and self._wire.open and self.epoch > 0:
+                await self._ask(self._request(-1))
+        except Disconnected:
+            pass
+        finally:
+            self.crash()
+
+    def crash(self) -> None:
+        """The process ends: it owns nothing any more."""
+        self._drop()
+        self.is_gone = True
+        if self._wire is not None:
+            self._wire.close()
+
+    def _next_id(self) -> None:
+        """Who was removed comes back as another member."""
+        self._ids += 1
+        self.member_id = f"{self.name}.{self._ids}"
+        self.group.members[self.member_id] = self
+        self.epoch = 0
+
+    # -- connections
+
+    async def _connect(self) -> None:
+        self._wire = Wire(self.traffic.world.net, self.rng.choice(self.traffic.world.ports), lambda: None)
+        await self._wire.ready()
+
+    async def _ask(self, request: Any) -> Any:
+        assert self._wire is not None
+        schema = type(request)
+        payload = await self._wire.ask_frame(encode_request(request, 0, self.name), REQUEST_TIMEOUT_S)
+        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+
+    # -- heartbeats
+
+    def _request(self, epoch: int) -> Any:
+        kio = message(HEARTBEAT, 1)
+        is_full = epoch >= 0 and (epoch == 0 or self._reports)
+        owned = () if epoch == 0 else tuple(sorted(self.owned))
+        parts = (kio.TopicPartitions(topic_id=self.traffic.topic_id, partitions=owned),) if owned else ()
+        return kio.ConsumerGroupHeartbeatRequest(
+            group_id=self.group.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            instance_id=None,
+            rack_id=None,
+            rebalance_timeout=timedelta(seconds=REBALANCE_TIMEOUT_S) if is_full else timedelta(milliseconds=-1),
+            subscribed_topic_names=(TOPIC,) if is_full else None,
+            subscribed_topic_regex=None,
+            server_assignor=None,
+            topic_partitions=parts if is_full else None,
+        )
+
+    async def _heartbeat(self) -> bool:
+        """One heartbeat; whether another one follows at once."""
+        sent_s, asked_epoch = self.loop.now, self.epoch
+        answer = await self._ask(self._request(self.epoch))
+        code = answer.error_code
+        if code is ErrorCode.none:
+            self.last_contact_s, self.epoch, self._reports = sent_s, answer.member_epoch, False
+            if self.epoch < asked_epoch:
+                raise self.group.broken("P2", f"{self.name} was told epoch {self.epoch} after {asked_epoch}")
+            return answer.assignment is not None and self._own(answer.assignment)
+        if code in _NOT_A_MEMBER:
+            self._drop()
+            self.epoch = 0
+            if code is ErrorCode.unknown_member_id:
+                self._next_id()
+            return True
+        if code in _RETRIED and self._wire is not None:
+            self._wire.close()
+            raise Disconnected
+        raise self.group.broken("P7", f"{self.name} was answered {code.name}")
+
+    def _own(self, assignment: Any) -> bool:
+        """Give up and take over; whether anything changed, which is reported at once."""
+        told = frozenset(index for one in assignment.topic_partitions for index in one.partitions)
+        before, self.owned = self.owned, told
+        if before - told:
+            self.group.history.add(Revoked(self.name, self.traffic.now_ns(), self.group.group_id, names(before - told)))
+        if told - before:
+            at, who = self.traffic.now_ns(), (self.group.group_id, self.member_id, self.epoch)
+            self.group.history.add(Assigned(self.name, at, *who, names(told - before)))
+            for index in told - before:
+                self.group.owners[index] = (self.name, at)
+        self._reports = told != before
+        return self._reports
+
+    def _drop(self) -> None:
+        """It has learned that it owns nothing."""
+        if self.owned:
+            owned, self.owned = self.owned, frozenset()
+            self.group.history.add(Revoked(self.name, self.traffic.now_ns(), self.group.group_id, names(owned)))
+
+    # -- commits
+
+    async def _commit(self) -> None:
+        if not self.owned or self.epoch <= 0:
+            return
+        kio = message(COMMIT, 9)
+        offset = self.group.next_offset()
+        offsets = dict.fromkeys(sorted(self.owned), offset)
+        partitions = tuple(
+            kio.OffsetCommitRequestPartition(
+                partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
+            )
+            for index in offsets
+        )
+        request = kio.OffsetCommitRequest(
+            group_id=self.group.group_id,
+            generation_id_or_member_epoch=self.epoch,
+            member_id=self.member_id,
+            group_instance_id=None,
+            topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=partitions),),
+        )
+        began = self.traffic.now_ns()
+        try:
+            answer = await self._ask(request)
+        except Disconnected:
+            self._note_commit(began, offsets, Outcome.UNKNOWN)
+            raise
+        codes = {one.error_code for topic in answer.topics for one in topic.partitions}
+        outcome = Outcome.OK if codes == {ErrorCode.none} else Outcome.FAILED
+        self._note_commit(began, offsets, outcome if codes <= _REFUSED | {ErrorCode.none} else Outcome.UNKNOWN)
+
+    def _note_commit(self, began: int, offsets: dict[int, int], outcome: Outcome) -> None:
+        named = {names((index,))[0]: offset for index, offset in offsets.items()}
+        ended, group = self.traffic.now_ns(), self.group
+        group.history.add(Commit(self.name, began, ended, group.group_id, -1, named, outcome))
+        for index in offsets if outcome is Outcome.OK else ():
+            owner, since = group.owners[index]
+            if owner != self.name and since < began:
+                raise group.broken(
+                    "P3", f"{self.name} committed partition {index}, which {owner} owned since {since} ns"
+                )
+
+
+def names(partitions: Any) -> tuple[str, ...]:
+    """Partitions as a history names them."""
+    return tuple(f"{TOPIC}-{index}" for index in sorted(partitions))
