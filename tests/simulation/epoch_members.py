@@ -66,9 +66,10 @@ class EpochMember:
                     await self._connect()
                 if not await self._heartbeat():
                     await self._commit()
-                    await asyncio.sleep(self._hangs_s or INTERVAL_S)
+                    await asyncio.sleep(INTERVAL_S)
                     if self._hangs_s:
-                        self._hangs_s = 0.0
+                        hangs_s, self._hangs_s = self._hangs_s, 0.0
+                        await asyncio.sleep(hangs_s)
                         await self._commit()
             except Disconnected:
                 self._reports = True

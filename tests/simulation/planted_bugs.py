@@ -60,6 +60,30 @@ PLANTED_BUGS: Final = {
         "wait_ms = due_ms if due_ms >= 0 else 3_600_000",
         "P6: a lost message leaves parked requests waiting",
     ),
+    "consumer-partition-before-release": PlantedBug(
+        "broker/tidegate/groups/consumer/reconciliation.py",
+        "granted = {partition for partition in wanted if owners.get(partition, member.member_id) == member.member_id}",
+        "granted = set(wanted)",
+        "P7: a partition of a KIP-848 group is decided to have two owners, which the model refuses",
+    ),
+    "consumer-commit-of-a-former-member": PlantedBug(
+        "redis_scripts/groups/commit_consumer_offsets.lua",
+        "if not record then return { ERROR.UNKNOWN_MEMBER_ID } end",
+        "if not record then return { ERROR.NONE } end",
+        "P3: who was removed from a KIP-848 group is told that its commit is stored",
+    ),
+    "consumer-sessions-not-renewed": PlantedBug(
+        "broker/tidegate/groups/session_renewals.py",
+        "        if renewals:",
+        "        if not renewals:",
+        "P5: heartbeats answered from snapshots extend no session",
+    ),
+    "consumer-waits-for-ever": PlantedBug(
+        "redis_scripts/groups/epoch_heartbeat.lua",
+        "string.find(record, CONSUMER.STABLE, rest, true) == rest",
+        "rest",
+        "P6: a member that waits for partitions is answered as one that has them",
+    ),
     "unknown-append-acknowledged": PlantedBug(
         "broker/tidegate/log/append.py",
         "        if isinstance(outcome, bytes):",

@@ -96,6 +96,34 @@ def test_planted_bug_of_the_log_is_found(bug: str) -> None:
     assert "\nP4 broken at " in run.stdout
 
 
+def test_simulation_of_kip_848_groups_checks_every_promise() -> None:
+    run = simulate("--seed", "1", "--groups", "1", "--partitions", "0", "--epoch-groups", "12", "--hours", "0.15")
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert counted(run, "promises broken") == 0
+    assert counted(run, "KIP-848 members removed") > 20
+    assert counted(run, "KIP-848 assignments") > 100
+    assert counted(run, "KIP-848 commits") > 2_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "promise"),
+    [
+        ("consumer-partition-before-release", "P7"),
+        ("consumer-commit-of-a-former-member", "P3"),
+        ("consumer-sessions-not-renewed", "P5"),
+        ("consumer-waits-for-ever", "P6"),
+    ],
+)
+def test_planted_bug_of_kip_848_groups_is_found(bug: str, promise: str) -> None:
+    size = ("--groups", "1", "--partitions", "0", "--epoch-groups", "12", "--hours", "0.15")
+    run = simulate("--seed", "1", *size, "--plant", bug)
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert f"\n{promise} broken at " in run.stdout
+
+
 @pytest.mark.parametrize("bug", PLANTED_BUGS)
 def test_planted_bugs_fit_the_product(bug: str) -> None:
     assert PLANTED_BUGS[bug].source_with_bug() != ""
