@@ -156,8 +156,9 @@ suite-history: $(FOR_TESTS) # seeded runs of real clients under faults, each his
 suite-fuzz: $(FOR_TESTS) # requests made from their schemas and broken ones over a live broker; TIDEGATE_FUZZ_S, TIDEGATE_SEED repeats one
 	$(PYTEST) -s -rs tests/fuzz $(PYTEST_ARGS)
 
-suite-outside: $(FOR_TESTS) # three libraries' groups by hand, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
-	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(PYTEST) -s tests/chaos/test_outside_clients.py $(PYTEST_ARGS)
+suite-outside: $(FOR_TESTS) # groups of all protocols by client libraries, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
+	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(PYTEST) -s tests/chaos/test_outside_clients.py \
+	  tests/chaos/test_outside_next_generation.py $(PYTEST_ARGS)
 
 suite-browser: $(FOR_ALL) chromium # the console in a real Chromium: axe, live updates, the reset wizard
 	$(PYTEST) -rs tests/browser $(PYTEST_ARGS)

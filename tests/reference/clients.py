@@ -190,8 +190,11 @@ Clients of Kafka 0.8 to 0.10 are tried as well (`tests/conformance/test_old_clie
 0.8.2 to 0.10.2. [What they get](apis.md#clients-of-kafka-08-to-010).
 
 Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
-Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker. `group.protocol=consumer` is tried with
-librdkafka and the Java consumer.
+Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker.
+
+`group.protocol=consumer` and share groups are tried with Java 4.4, librdkafka and franz-go: their members share one
+group of each kind, leave and join, beside an application of Kafka Streams with `group.protocol=streams`, while brokers
+are killed (`make test SUITE=outside`).
 
 Transactions are tried with Kafka Streams and, by `tests/chaos/test_transaction_chains.py`, with librdkafka, aiokafka,
 Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while brokers and Redis are killed, and its
