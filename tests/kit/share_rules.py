@@ -52,14 +52,14 @@ class ShareGroups:
             record.values.add(value)
             self._last[delivery.process, delivery.group, delivery.partition, offset] = count
 
-    def _acknowledged(self, said: Acknowledgement) -> None:
-        for offset in (*said.accepted, *said.released):
-            count = self._last.get((said.process, said.group, said.partition, offset))
+    def _acknowledged(self, answer: Acknowledgement) -> None:
+        for offset in (*answer.accepted, *answer.released):
+            count = self._last.get((answer.process, answer.group, answer.partition, offset))
             if count is None:
-                where = f"{said.process} of {said.group}: {said.partition}@{offset}"
+                where = f"{answer.process} of {answer.group}: {answer.partition}@{offset}"
                 self.unowned_acknowledgements.append(f"{where} was never delivered to it")
-            elif offset in said.accepted:
-                self._records[said.group, said.partition, offset].accepted[count] = said.outcome
+            elif offset in answer.accepted:
+                self._records[answer.group, answer.partition, offset].accepted[count] = answer.outcome
 
     # -- rules
 

@@ -1,7 +1,7 @@
 """Members of KIP-848 groups as client libraries have them: heartbeat, give up, take over, commit, leave.
 
 A member reports what it owns after each change, and everything after a lost answer. It believes to own its partitions
-until it is told otherwise: after a pause it commits first, which the brokers must refuse if it was removed meanwhile.
+until it learns otherwise: after a pause it commits first, which the brokers must refuse if it was removed meanwhile.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class EpochMember:
         if code is ErrorCode.none:
             self.last_contact_s, self.epoch, self._reports = sent_s, answer.member_epoch, False
             if self.epoch < asked_epoch:
-                raise self.group.broken("P2", f"{self.name} was told epoch {self.epoch} after {asked_epoch}")
+                raise self.group.broken("P2", f"{self.name} was given epoch {self.epoch} after {asked_epoch}")
             return answer.assignment is not None and self._own(answer.assignment)
         if code in _NOT_A_MEMBER:
             self._drop()
@@ -160,16 +160,18 @@ class EpochMember:
 
     def _own(self, assignment: Any) -> bool:
         """Give up and take over; whether anything changed, which is reported at once."""
-        told = frozenset(index for one in assignment.topic_partitions for index in one.partitions)
-        before, self.owned = self.owned, told
-        if before - told:
-            self.group.history.add(Revoked(self.name, self.traffic.now_ns(), self.group.group_id, names(before - told)))
-        if told - before:
+        given = frozenset(index for one in assignment.topic_partitions for index in one.partitions)
+        before, self.owned = self.owned, given
+        if before - given:
+            self.group.history.add(
+                Revoked(self.name, self.traffic.now_ns(), self.group.group_id, names(before - given))
+            )
+        if given - before:
             at, who = self.traffic.now_ns(), (self.group.group_id, self.member_id, self.epoch)
-            self.group.history.add(Assigned(self.name, at, *who, names(told - before)))
-            for index in told - before:
+            self.group.history.add(Assigned(self.name, at, *who, names(given - before)))
+            for index in given - before:
                 self.group.owners[index] = (self.name, at)
-        self._reports = told != before
+        self._reports = given != before
         return self._reports
 
     def _drop(self) -> None:

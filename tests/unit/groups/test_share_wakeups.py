@@ -93,7 +93,7 @@ async def test_append_resumes_the_fetch_that_waited_longest() -> None:
     assert (fetches[0].resumed, sum(resumed(fetches))) == (1, 1)
 
 
-async def test_fetch_that_finds_nothing_resumes_nobody() -> None:
+async def test_fetch_without_records_resumes_none() -> None:
     world, fetches = World(), [Fetch() for _ in range(100)]
     group = world.wait(*fetches)
     world.logs[P0].grow()
@@ -103,7 +103,7 @@ async def test_fetch_that_finds_nothing_resumes_nobody() -> None:
     assert sum(resumed(fetches)) == 1
 
 
-async def test_fetch_that_finds_records_resumes_two_others() -> None:
+async def test_fetch_with_records_resumes_two_others() -> None:
     world, fetches = World(), [Fetch() for _ in range(5)]
     group = world.wait(*fetches)
     world.logs[P0].grow()
@@ -155,7 +155,7 @@ async def test_released_records_resume_one_fetch_for_each_partition() -> None:
     assert resumed(fetches) == [1, 0, 1, 0, 0]
 
 
-async def test_other_groups_records_resume_nobody() -> None:
+async def test_records_of_other_groups_resume_none() -> None:
     world, fetch = World(), Fetch()
     world.wait(fetch)
 
@@ -202,7 +202,7 @@ async def test_later_lock_is_followed_after_the_first() -> None:
     await until(lambda: fetch.resumed == 2)
 
 
-async def test_lock_that_another_fetch_saw_released_is_not_waited_for() -> None:
+async def test_lock_that_another_fetch_found_released_is_not_awaited() -> None:
     world, fetches = World(), [Fetch(), Fetch()]
     group = world.wait(*fetches)
     group.done(fetches[0], found=False, unlocks_in_ms=20)
