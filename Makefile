@@ -158,7 +158,7 @@ suite-fuzz: $(FOR_TESTS) # requests made from their schemas and broken ones over
 
 suite-outside: $(FOR_TESTS) # groups of all protocols by client libraries, a broker killed every 5 s for 3 minutes; TIDEGATE_OUTSIDE_S
 	TIDEGATE_OUTSIDE_S=$${TIDEGATE_OUTSIDE_S:-180} $(PYTEST) -s tests/chaos/test_outside_clients.py \
-	  tests/chaos/test_outside_next_generation.py $(PYTEST_ARGS)
+	  tests/chaos/test_outside_next_generation.py tests/chaos/test_group_upgrade.py $(PYTEST_ARGS)
 
 suite-browser: $(FOR_ALL) chromium # the console in a real Chromium: axe, live updates, the reset wizard
 	$(PYTEST) -rs tests/browser $(PYTEST_ARGS)

@@ -87,7 +87,7 @@ public final class GroupJournal {
             config.put("auto.offset.reset", "earliest");
             config.put("enable.auto.commit", "false");
             config.put("group.protocol", kind);
-            if (kind.equals("classic")) config.put("partition.assignment.strategy", CooperativeStickyAssignor.class.getName());
+            if (kind.equals("classic")) config.put("partition.assignment.strategy", RangeAssignor.class.getName());
             consumer = new KafkaConsumer<>(config);
             consumer.subscribe(List.of(topic), this);
             long due = System.nanoTime();

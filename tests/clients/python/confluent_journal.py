@@ -66,7 +66,7 @@ class ConsumerMember(Member):
             "auto.offset.reset": "earliest",
         }
         if self.kind == "classic":
-            config["partition.assignment.strategy"] = "cooperative-sticky"
+            config["partition.assignment.strategy"] = "range"
         self.consumer = Consumer(config)
         self.consumer.subscribe([sys.argv[2]], on_assign=self.assigned, on_revoke=self.revoked, on_lost=self.lost)
         due_s = time.monotonic()

@@ -1,0 +1,131 @@
+"""A running group of 20 members changes from the classic protocol to KIP-848 and back, one member after the other.
+
+Ten members are Java's and ten librdkafka's. While records are produced, each member is replaced by one with the other
+protocol, as a rolling deployment does. No record is lost, no partition has two owners, and commits never go back. No
+record is read twice but at the last step back: as with Kafka, classic members whose generation is not the group's then
+lose their partitions, and read again what they had not committed. The classic members' assignor is `range`: brokers
+convert no group whose assignments carry user data, nor do Kafka's.
+
+The journals are kept in TIDEGATE_OUTSIDE_DIRECTORY where that is set.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.cluster import Cluster
+from bench.jars import PeerUnavailable
+from tests.chaos.test_outside_clients import acknowledged_of
+from tests.outside.client_group import TOPIC, Process
+from tests.outside.group_journals import Observer, Programs, StoredGroups, programs, read_by, wait_until
+from tests.support.broker_logs import complaints, tracebacks
+
+GROUP: Final = "upgraded"
+MEMBERS: Final = 20
+PARTITIONS: Final = 40
+LIBRARIES: Final = ("java", "librdkafka")
+PACE_S: Final = 2.0
+WAIT_S: Final = 240.0
+
+
+def owns_everything(members: Programs) -> bool:
+    """Whether each partition has one owner, and each member has partitions, by their own journals."""
+    owned = members.owned(GROUP)
+    return all(owned.values()) and sorted(one for mine in owned.values() for one in mine) == list(range(PARTITIONS))
+
+
+def read_twice(members: Programs) -> set[tuple[int, int]]:
+    """Partition and offset of records that were read more than once."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for entries in members.journals().values():
+        for entry in entries:
+            if entry["kind"] == "read":
+                counts.update((entry["partition"], offset) for offset, _ in entry["records"])
+    return {place for place, count in counts.items() if count > 1}
+
+
+def lost_partitions(members: Programs) -> set[int]:
+    """Partitions that a member lost without being asked to give them up."""
+    entries = (entry for journal in members.journals().values() for entry in journal)
+    return {index for entry in entries if entry["kind"] == "lost" for index in entry["partitions"]}
+
+
+def replace_all(members: Programs, protocol: str, rng: random.Random) -> None:
+    """One member after the other is closed, and a new one joins with the other protocol."""
+    before = members.members(GROUP)
+    rng.shuffle(before)
+    for name in before:
+        members.close(name)
+        members.join(name.partition("-")[0], protocol, GROUP)
+        time.sleep(PACE_S)
+        assert not members.died()
+    wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_path: Path) -> None:
+    directory = Path(os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY") or tmp_path)
+    directory.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(brokers=3))
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+        try:
+            members = stack.enter_context(programs(directory, cluster.bootstrap, TOPIC, LIBRARIES))
+        except PeerUnavailable as reason:
+            pytest.skip(str(reason))
+        arguments = ["librdkafka", TOPIC, str(PARTITIONS), cluster.bootstrap, str(directory / "writer.jsonl")]
+        writing = Process(directory, "writer", [sys.executable, "-m", "tests.outside.writer", *arguments])
+        stack.callback(writing.kill)
+        observer, stored = Observer(cluster.bootstrap, GROUP, PARTITIONS), StoredGroups(cluster.redis_url)
+        stack.enter_context(observer.observing())
+        for number in range(MEMBERS):
+            members.join(LIBRARIES[number % 2], "classic", GROUP)
+        wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
+        assert stored.type_of(GROUP) == "classic"
+
+        took_s = []
+        for protocol in ("consumer", "classic"):
+            began_s = time.monotonic()
+            replace_all(members, protocol, rng)
+            took_s.append(time.monotonic() - began_s)
+            assert stored.type_of(GROUP) == protocol
+            if protocol == "consumer":
+                assert not read_twice(members)
+                assert not lost_partitions(members)
+
+        writing.stop()
+        acknowledged = acknowledged_of([writing])
+        wait_until(
+            lambda: not acknowledged.keys() - read_by(members, GROUP), WAIT_S,
+            lambda: (members.died(), sorted(acknowledged.keys() - read_by(members, GROUP))[:10]),
+        )  # fmt: skip
+        members.end()
+        history = members.consumer_history(GROUP, stored.removed(GROUP))
+        history.observe(observer.fetched)
+        events = Counter(event["kind"] for event in stored.events(GROUP))
+        again = history.counts["records read"] - len(history.values)
+        refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
+        print(
+            f"{MEMBERS} members to KIP-848 in {took_s[0]:.0f} s, back in {took_s[1]:.0f} s; "
+            f"{len(acknowledged)} records acknowledged, {len(history.values)} read, {again} twice; "
+            f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
+            f"{history.counts['lost']} assignments lost; events {dict(events)}"
+        )
+        wrong = [*map(str, members.died()), *history.violations(acknowledged)]
+        assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
+        assert {partition for partition, _ in read_twice(members)} <= lost_partitions(members)
+        assert events["member_expired"] == 0
+        assert not tracebacks(cluster)
+        assert complaints(cluster) == []
