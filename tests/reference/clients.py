@@ -196,6 +196,12 @@ Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker.
 group of each kind, leave and join, beside an application of Kafka Streams with `group.protocol=streams`, while brokers
 are killed (`make test SUITE=outside`).
 
+A running group changes from `classic` to `consumer` and back member by member (`tests/chaos/test_group_upgrade.py`). As
+in Kafka, a classic group whose assignments carry user data is not converted: members that join with the other protocol
+get GROUP_ID_NOT_FOUND. So it was for `cooperative-sticky` with members of Java and librdkafka; `range` works. When the
+last member of KIP-848 leaves, classic members whose generation is not the group's get ILLEGAL_GENERATION: they lose
+their partitions for one rebalance and read again what they had not committed.
+
 Transactions are tried with Kafka Streams and, by `tests/chaos/test_transaction_chains.py`, with librdkafka, aiokafka,
 Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while brokers and Redis are killed, and its
 output is its input, once. aiokafka, sarama and KafkaJS commit offsets without the member's generation (KIP-447): as
