@@ -9,6 +9,8 @@ import asyncio
 from uuid import UUID
 
 from tests.support.shares import ACCEPT, REJECT, RELEASE, Member, ShareWorld
+from tidegate.groups.share.records import ACQUIRE_RECORDS
+from tidegate.telemetry.metrics import metrics
 
 EPOCH, NOT_FOUND = "INVALID_SHARE_SESSION_EPOCH", "SHARE_SESSION_NOT_FOUND"
 
@@ -330,6 +332,27 @@ async def test_scenario_31_what_wakes_a_waiting_fetch(shares: ShareWorld) -> Non
     assert await b.ack(0, 2, RELEASE) == "NONE"  # Kafka answers only after the whole wait
     assert a.text(await asyncio.wait_for(waiting.answer, 10)) == "0-2x2"
     assert await a.fetch(min_bytes=0, max_wait_ms=20_000) == ""
+
+
+async def test_many_waiting_members_ask_a_few_times_for_one_record(shares: ShareWorld) -> None:
+    members = await reading(shares, *map(str, range(30)))
+    waiting = [member.sending(0, max_wait_ms=20_000) for member in members]
+    asked = metrics.script(ACQUIRE_RECORDS.label)
+    async with asyncio.timeout(20):
+        count = -1
+        while asked.count < len(members) or asked.count != count:  # each asks, and the first ones once more
+            count = asked.count
+            await asyncio.sleep(0.2)
+    before = asked.count
+
+    await shares.produce(1)
+    done, others = await asyncio.wait([one.answer for one in waiting], return_when=asyncio.FIRST_COMPLETED, timeout=20)
+    await asyncio.sleep(0.3)
+
+    assert len(done) == 1
+    assert asked.count - before <= 10, "the one that gets it, two at each broker that find nothing"
+    for one in others:
+        one.cancel()
 
 
 async def test_scenario_31_an_expired_lock(shares: ShareWorld) -> None:
