@@ -128,6 +128,16 @@ class Splitter:
         self._position = end = position + size
         return data, position, end
 
+    def put_back(self, data: bytes | memoryview, start: int, end: int) -> None:
+        """Undo the last `take`, which returned these."""
+        if isinstance(data, bytes):
+            self._position = start - LENGTH_BYTES
+        else:
+            large = data.obj
+            assert isinstance(large, bytearray | mmap.mmap)
+            self._large = large
+            self._filled = self._granted = end
+
     def _take_large(self) -> tuple[memoryview, int, int] | None:
         large = self._large
         if large is None or self._filled < len(large):

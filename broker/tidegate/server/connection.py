@@ -26,6 +26,7 @@ from tidegate.server.acceptor import Acceptor
 from tidegate.server.muting import UNREAD, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
+from tidegate.server.routes import find_route
 from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
 from tidegate.telemetry.metrics import metrics
@@ -175,11 +176,10 @@ class Connection(Muting, asyncio.BufferedProtocol):
             raise DecodeError(f"a frame of {end - start} bytes")
         route_key, correlation_id, client_id_size = _read_header(data, start)
         server = self.server
-        route = server.routes.get(route_key) or server.routes.find(route_key)
-        position = start + _HEADER_SIZE
+        route = server.routes.get(route_key) or find_route(self, route_key, data, start, end)
         if route is None:
-            self.close_after_replies("API {} v{} is not served".format(*headers.api_and_version(route_key)), None)
             return
+        position = start + _HEADER_SIZE
         before, position = position, position + (client_id_size if client_id_size > 0 else 0)
         if data[before:position] != self._client_id_raw:
             self._note_client_id(data[before:position])

@@ -9,6 +9,8 @@ UNREAD: Final = 1
 """The client does not read its replies."""
 MUTED: Final = 2
 """The client is beyond its quota."""
+LOADING: Final = 4
+"""The schemas of the next request's API are imported."""
 _CHECK_S: Final = 1.0
 """A timer runs no longer, so that a closed connection is not kept for a long mute."""
 
@@ -17,7 +19,7 @@ class Muting:
     """Part of a connection."""
 
     blocked = 0
-    """Why nothing is read, whatever the limits allow: UNREAD, MUTED."""
+    """Why nothing is read, whatever the limits allow: UNREAD, MUTED, LOADING."""
     closed: bool
     server: Any
     last_active_s: float

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import Api
 from tidegate.protocol import codec, fast_writers, headers
+from tidegate.protocol.framing import Splitter
 from tidegate.protocol.schema_walk import Buffer
+from tidegate.server.muting import LOADING
 from tidegate.telemetry.metrics import metrics
+
+logger = structlog.get_logger()
 
 API_VERSIONS: Final = 18
 
@@ -70,13 +76,59 @@ Wrap = Callable[[Api], Callable[..., Any]]
 """Returns the function that runs an API's requests: the handler, unless it is wrapped (for example by tracing)."""
 
 
+class LoadingConnection(Protocol):
+    """What `find_route` uses of a connection."""
+
+    splitter: Splitter
+    blocked: int
+
+    @property
+    def server(self) -> Any:
+        """The server of the connection, with its routes."""
+
+    def resume(self) -> None:
+        """Read again, if nothing else prevents it."""
+
+    def close_after_replies(self, reason: str, pending: None) -> None:
+        """Take no more requests; close after the replies."""
+
+
+def find_route(
+    connection: LoadingConnection, route_key: int, data: bytes | memoryview, start: int, end: int
+) -> Route | None:
+    """Create the route of a frame; None where its version is not served, or until its API is loaded in a thread."""
+    routes: Routes = connection.server.routes
+    if not routes.is_slow(route_key):
+        route = routes.find(route_key)
+        if route is None:
+            reason = "API {} v{} is not served".format(*headers.api_and_version(route_key))
+            connection.close_after_replies(reason, None)
+        return route
+
+    def loaded(_: object) -> None:
+        connection.blocked &= ~LOADING
+        connection.resume()
+
+    connection.splitter.put_back(data, start, end)
+    connection.blocked |= LOADING
+    routes.load(route_key).add_done_callback(loaded)
+    return None
+
+
 class Routes(dict[int, Route]):
-    """`headers.route_key` -> route, created at the first request of each version."""
+    """`headers.route_key` -> route, created at the first request of each version.
+
+    The first route of an API imports its schemas of all versions, up to 100 ms: `load` does this in a thread.
+    """
+
+    _loaded: ClassVar[set[int]] = set()
+    """API keys; the codec keeps its schemas for the whole process."""
 
     def __init__(self, apis: Mapping[int, Api], wrap: Wrap = attrgetter("handler")) -> None:
         super().__init__()
         self._apis = apis
         self._wrap = wrap
+        self._loading: dict[int, asyncio.Task[None]] = {}
 
     def find(self, route_key: int) -> Route | None:
         """The route of a header's API key and version; None when that version is not served."""
@@ -87,7 +139,31 @@ class Routes(dict[int, Route]):
         if not api.serves(version):
             return self._old_api_versions(api, version) if api_key == API_VERSIONS else None
         route = self[route_key] = Route(api, version, self._wrap(api))
+        self._loaded.add(api_key)
         return route
+
+    def is_slow(self, route_key: int) -> bool:
+        """Whether creating this route blocks for long."""
+        api_key, version = headers.api_and_version(route_key)
+        api = self._apis.get(api_key)
+        return api is not None and api_key not in self._loaded and api.serves(version)
+
+    def load(self, route_key: int) -> asyncio.Task[None]:
+        """Create a route in a thread; one at a time of each API. After a failure, `find` fails too."""
+        api_key, _ = headers.api_and_version(route_key)
+        if api_key not in self._loading:
+            loading = asyncio.get_running_loop().create_task(self._load(api_key, route_key))
+            self._loading[api_key] = loading
+        return self._loading[api_key]
+
+    async def _load(self, api_key: int, route_key: int) -> None:
+        try:
+            await asyncio.to_thread(self.find, route_key)
+        except Exception as error:
+            logger.exception("api_not_loaded", api=api_key, error=str(error))
+        finally:
+            self._loaded.add(api_key)
+            del self._loading[api_key]
 
     def prepare(self, api_key: int) -> None:
         """Create the routes of all versions of an API. Takes tens of ms; may run in a thread."""

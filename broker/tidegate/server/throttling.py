@@ -7,6 +7,7 @@ class by the plain routes, and exchanges both when the first quota is set.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import math
 import types
@@ -115,6 +116,12 @@ class MeteredRoutes(Routes):
 
     def prepare(self, api_key: int) -> None:
         self._plain.prepare(api_key)
+
+    def is_slow(self, route_key: int) -> bool:
+        return self._plain.is_slow(route_key)
+
+    def load(self, route_key: int) -> asyncio.Task[None]:
+        return self._plain.load(route_key)
 
 
 def _bounded(handler: Callable[..., Any]) -> Callable[..., Any]:
