@@ -2,15 +2,19 @@
 
 A request that no client sends is refused before anything is built from it; what clients may send runs in slices
 or beside the event loop. The neighbour heartbeats and produces all the while. TIDEGATE_HOSTILE_FULL=1 takes the
-sizes at which the faults were measured and prints the stall, the peak memory and the time of each.
+sizes at which the faults were measured. Printed of each: bytes, the longest callback of the event loop (CPU time), the
+neighbour's slowest answer, the growth of memory, the time until the answer, and its bytes.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +26,7 @@ from typing import Any
 import cramjam
 import pytest
 
-from bench.cluster import BrokerProcess, Cluster
+from bench.cluster import REPOSITORY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
 from tests.support.wire import encode_request
 from tidegate.protocol.produce_request import PARTITIONS_MAX
@@ -33,8 +37,8 @@ from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
 CORRELATION_ID = 7
-NEIGHBOUR_S_MAX = 1.0
-"""Coarse, for a slow machine: before the bounds the reduced sizes kept the neighbour waiting for longer."""
+CALLBACK_MS_MAX = 150.0
+"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
 GROWTH_MIB_MAX = 128
 """What a request may take beside twice its frame."""
 
@@ -184,12 +188,43 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
 """The most elements that are taken: they are legal, and answered in slices."""
 
 
+class MeasuredBroker(BrokerProcess):
+    """A broker that measures its callbacks (`tests.chaos.loop_times`)."""
+
+    def start(self) -> None:
+        self._times = self.log_path.with_suffix(".times")
+        self._times.touch()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.loop_times", str(self._times)],
+                cwd=REPOSITORY,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def longest_callback(self) -> tuple[float, str]:
+        """CPU time in ms, and what it was, since this was asked last."""
+        reports = self._times.read_text()
+        self.signal(signal.SIGUSR2)
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while (now := self._times.read_text()) == reports or not now.endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        took_ms, _, what = now.splitlines()[-1].partition(" ")
+        return float(took_ms), what
+
+
 @pytest.fixture(scope="module")
-def broker() -> Iterator[BrokerProcess]:
+def broker() -> Iterator[MeasuredBroker]:
     """One broker with the neighbour's topic."""
     settings = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-    with Cluster(brokers=1, settings=settings) as cluster:
-        only = cluster.brokers[0]
+    with Cluster(brokers=0) as cluster:
+        only = MeasuredBroker(cluster.redis_url, cluster.directory, "broker-1", settings)
+        cluster.brokers.append(only)
+        only.start()
+        only.wait_ready()
         make_topics(only, [("neighbour", 1)])
         yield only
 
@@ -298,8 +333,9 @@ def memory_mib(broker: BrokerProcess, name: str) -> int:
     return int(found[1]) // 1024
 
 
-def measure(broker: BrokerProcess, name: str, request: bytes) -> tuple[float, int]:
-    """The neighbour's slowest answer in s, and the growth of the peak in MiB beyond twice the frame."""
+def measure(broker: MeasuredBroker, name: str, request: bytes) -> tuple[float, str, int]:
+    """The longest callback in ms, what it was, and the growth of the peak in MiB beyond twice the frame."""
+    broker.longest_callback()
     Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again at what is held now
     before = memory_mib(broker, "VmRSS")
     with neighbour_of(broker) as neighbour:
@@ -307,30 +343,31 @@ def measure(broker: BrokerProcess, name: str, request: bytes) -> tuple[float, in
         answer = ask(broker, request)
         took_s = time.perf_counter() - start_s
     grown = memory_mib(broker, "VmHWM") - before
+    longest_ms, what = broker.longest_callback()
     print(
-        f"| {name} | {len(request):,} | {neighbour.worst_s * 1000:.0f} ms | {grown} MiB | {took_s:.2f} s"
-        f" | {len(answer):,} |"
+        f"| {name} | {len(request):,} | {longest_ms:.1f} ms | {neighbour.worst_s * 1000:.0f} ms | {grown} MiB"
+        f" | {took_s:.2f} s | {len(answer):,} |"
     )
-    return neighbour.worst_s, grown - 2 * (len(request) >> 20)
+    return longest_ms, what, grown - 2 * (len(request) >> 20)
 
 
 @pytest.mark.parametrize("name", [*ROWS, *MOST_TAKEN])
-def test_hostile_request_leaves_neighbour_served(broker: BrokerProcess, name: str) -> None:
-    worst_s, grown_mib = measure(broker, name, (ROWS | MOST_TAKEN)[name]())
+def test_hostile_request_leaves_neighbour_served(broker: MeasuredBroker, name: str) -> None:
+    longest_ms, what, grown_mib = measure(broker, name, (ROWS | MOST_TAKEN)[name]())
 
     assert broker.process is not None and broker.process.poll() is None
-    assert worst_s < NEIGHBOUR_S_MAX
+    assert longest_ms < CALLBACK_MS_MAX, what
     assert grown_mib < GROWTH_MIB_MAX
     log = broker.log_path.read_text()
     assert "Traceback" not in log and "exception" not in log
 
 
-def test_hostile_metadata_of_all_topics_leaves_neighbour_served(broker: BrokerProcess) -> None:
+def test_hostile_metadata_of_all_topics_leaves_neighbour_served(broker: MeasuredBroker) -> None:
     make_topics(broker, [(f"wide{i}", 10_000) for i in range(12)])
 
-    worst_s, grown_mib = measure(
+    longest_ms, what, grown_mib = measure(
         broker, "metadata of 12 topics of 10,000 partitions", frame(3, 4, b"\xff\xff\xff\xff\0")
     )
 
-    assert worst_s < NEIGHBOUR_S_MAX
+    assert longest_ms < CALLBACK_MS_MAX, what
     assert grown_mib < GROWTH_MIB_MAX
