@@ -27,13 +27,14 @@ ARGV[11]  what a group that becomes one of this type has by its configs: session
 ARGV[12]  the decision has a new target assignment: the time that must have passed since the last one, ms; else 0
 ARGV[13]  type of the group: consumer or streams
 ARGV[14]  1: a member went away without a change of epoch or state, of which other brokers must know
-ARGV[15...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
+ARGV[15]  how many records of members it has, -1 for a classic group: one that lost some is read again
+ARGV[16...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
           ids and records; member ids and targets; removed member ids; member ids whose session starts again and their
           session timeouts; member ids and milliseconds to confirm a revocation or to rejoin (-1: none); the same, unless
           the time runs already; events of eight values each
 Returns   {NONE, version}, or one of the errors with the version, or with the kind and member id of each overdue deadline
           Run twice, the second run is STALE, or changes only session deadlines.
-Errors    STALE    the group changed since it was read
+Errors    STALE    the group changed since it was read, or lost records
           EXPIRY_DUE  deadlines have passed whose expiry was not decided
           TOO_EARLY   it is not yet time for a new target assignment
 ]]
@@ -47,7 +48,7 @@ local ref, wake_channel, events_max, broker = ARGV[1], ARGV[2], tonumber(ARGV[3]
 local kind = ARGV[13]
 local session_timeout_ms, now = tonumber(ARGV[10]), now_ms()
 
-local next_arg = 15
+local next_arg = 16
 local function list()
   local count, found = tonumber(ARGV[next_arg]), {}
   for i = 1, count do found[i] = ARGV[next_arg + i] end
@@ -63,6 +64,8 @@ local version = tonumber(found[2] or 0)
 if (found[1] or "") ~= ARGV[5] or version ~= tonumber(ARGV[6]) or (found[5] or "") ~= ARGV[7] then
   return { ERROR.STALE, version }
 end
+local record_count = tonumber(ARGV[15])
+if found[1] and record_count >= 0 and call("HLEN", consumers) ~= record_count then return { ERROR.STALE, version } end
 if found[6] ~= kind then
   local names = { kind .. ".session.timeout.ms", kind .. ".heartbeat.interval.ms", "streams.num.standby.replicas" }
   if kind == "consumer" then names[3], names[4] = "consumer.assignment.interval.ms", "tidegate.rollout.grace.ms" end
@@ -109,6 +112,7 @@ if #fields > 0 then
   local now_text = string.format("%.0f", now)
   if not found[1] then
     call("PERSIST", group) -- of a lost group its generation_floor is left
+    call("UNLINK", consumers, targets, sessions, revocations)
     local id, locator, org = string.match(ARGV[9], "^(%S+) (([^/]+)/%S+)$")
     call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "created", now_text, "reason", "")
   end

@@ -37,6 +37,10 @@ ROWS: Final = [
     for kind in KINDS
     for how in ((DELETED, WRONG_TYPE, EMPTIED) if kind.type in ("stream", "string") else (DELETED, WRONG_TYPE))
 ]
+KEYS_OF_CONSUMER_GROUPS: Final = (
+    "groups", "deadlines", "events", "group", "instances", "offsets", "consumers", "targets", "consumer-sessions",
+)  # fmt: skip
+"""What a KIP-848 group with a member has."""
 LOSES_RECORDS: Final = frozenset({"log"})
 """Keys with which the records acknowledged before are lost."""
 _numbers = count(1)
@@ -48,6 +52,8 @@ class Traffic:
 
     cluster: Cluster
     name: str
+    protocol: str = "classic"
+    """The group's: classic, or consumer (KIP-848)."""
     acked: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     observed: set[str] = field(default_factory=set)
@@ -65,9 +71,10 @@ class Traffic:
             "group.instance.id": "static-1",
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6_000,
-            "heartbeat.interval.ms": 500,
+            "group.protocol": self.protocol,
         }
+        if self.protocol == "classic":
+            self._configuration |= {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
         self._consume()
         return self
 
@@ -190,6 +197,8 @@ def cluster() -> Iterator[Cluster]:
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
         "TIDEGATE_LOG_FORMAT": "json",
+        "TIDEGATE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "6000",
+        "TIDEGATE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "500",
     }
     with Cluster(brokers=2, settings=settings) as running:
         yield running
@@ -259,9 +268,20 @@ def repair(client: redis.Redis, cluster: Cluster, traffic: Traffic, logs: Broker
     ids=[f"{name}-{how.replace(' ', '_')}" for name, how in ROWS],
 )
 def test_key_lost_is_noticed_and_healed(cluster: Cluster, name: str, how: str) -> None:
+    lose_key(cluster, name, how, "classic")
+
+
+@pytest.mark.parametrize("how", [DELETED, pytest.param(WRONG_TYPE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", KEYS_OF_CONSUMER_GROUPS)
+def test_key_lost_of_a_consumer_group_is_noticed_and_healed(cluster: Cluster, name: str, how: str) -> None:
+    lose_key(cluster, name, how, "consumer")
+
+
+def lose_key(cluster: Cluster, name: str, how: str, protocol: str) -> None:
+    """Damage the traffic's keys of a kind, and see it heal."""
     kind = next(one for one in KINDS if one.name == name)
     client = redis.Redis.from_url(cluster.redis_url)
-    with Traffic(cluster, f"lost{next(_numbers)}") as traffic:
+    with Traffic(cluster, f"lost{next(_numbers)}", protocol) as traffic:
         assert traffic.until(traffic.is_alive())
         time.sleep(1.2)  # what is written about once a second is there
         traffic.producer.flush(HEALED_S)

@@ -137,7 +137,7 @@ def _enter_or_refuse(
 
 def _known(group: ConsumerGroup, request: HeartbeatRequest) -> Member:
     """The member that a request names."""
-    if not group.is_consumer:
+    if not group.is_consumer and not group.is_lost:
         raise GroupIdNotFound("there is no such consumer group")
     return known_member(group, request.member_id, request.instance_id)
 

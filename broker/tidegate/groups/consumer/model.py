@@ -244,6 +244,10 @@ class EpochGroup(Generic[M, T]):
     owners: dict[Partition, str] = field(default_factory=dict)
     instances: dict[str, str] = field(default_factory=dict)
     is_stored: bool = False
+    was_classic: bool = False
+    """Whether the stored group is a classic one with members, which this copy converts."""
+    is_lost: bool = False
+    """Whether the group is not stored although records of its members are."""
     is_ready: bool = True
     """Whether there is everything that tasks of a streams group need."""
     dirty: set[str] = field(default_factory=set)
@@ -355,8 +359,6 @@ class ConsumerGroup(EpochGroup[Member, Partitions]):
     """Whether this decision may compute a target."""
     is_consumer: bool = False
     """Whether the stored group is one of KIP-848; an empty classic group becomes one with its first member."""
-    was_classic: bool = False
-    """Whether the stored group is a classic one with members, which this copy converts."""
 
     @property
     def is_all_classic(self) -> bool:

@@ -207,7 +207,7 @@ def load_group(
         rollout_grace,
     ) = head
     if own_id is None:
-        return ConsumerGroup()
+        return ConsumerGroup(is_lost=bool(records))
     group = ConsumerGroup(
         own_id=own_id.decode(),
         version=int(version or 0),

@@ -61,6 +61,7 @@ def update_call(
     args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms, form.configs]
     args += [0 if group.target_epoch == base.target_epoch else form.min_interval_ms, form.type]
     args.append(int(any(group.members[member_id].is_away for member_id in group.dirty)))
+    args.append(-1 if base.was_classic else len(base.members))
     for one in _lists(group, expired, form):
         args += [len(one), *one]
     extend_sessions_after_outage(store, keys, consumers=True)
