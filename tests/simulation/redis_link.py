@@ -322,7 +322,7 @@ def _parse(data: bytes) -> list[list[bytes]]:
 def _facts(server: ServerConnection) -> dict[str, bytes]:
     """INFO by section, without what differs from one start of the server to the next."""
     facts = {}
-    for section in ("server", "memory", "persistence", "replication", "cluster", "stats", "clients"):
+    for section in ("server", "memory", "persistence", "replication", "cluster", "modules", "stats", "clients"):
         text = server.call(0, "INFO", section)
         text = text if isinstance(text, bytes) else str(text).encode()
         facts[section] = re.sub(rb"(master_replid\d?:)[0-9a-f]{40}", rb"\g<1>" + b"a" * 40, text)
