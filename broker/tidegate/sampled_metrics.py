@@ -30,6 +30,7 @@ def sample_broker(
     metrics.sample(declared.LINK_UP, lambda: of_lanes(lambda links: float(all(one.connected for one in links))))
     metrics.sample(declared.LINK_IN_FLIGHT, lambda: of_lanes(lambda links: sum(one.in_flight for one in links)))
     metrics.sample(declared.LINK_CONNECTS, lambda: of_lanes(lambda links: sum(one.failover_epoch for one in links)))
+    metrics.sample(declared.FUNCTIONS_LOADED, lambda: {(): float(store.loaded_scripts.are_functions)})
     metrics.sample(declared.CLOCK_DIFFERENCE_SECONDS, lambda: {(): (store.clock.difference_ms or 0) / 1000})
     metrics.sample(declared.LIVE_BROKERS, lambda: {(): len(lease.live())})
     metrics.sample(declared.READY, lambda: {(): float(health.ready)})

@@ -8,7 +8,7 @@
 -- @include lib/sessions
 -- @include lib/waiters
 -- @include lib/add_event
-local LISTED_MAX, LONG = 100, string.rep(" ", 65)
+local LISTED_MAX, LONG_BYTES = 100, 65
 
 local function store_assignments(key, ids, first)
   local known, given, n = {}, {}, 0
@@ -18,7 +18,7 @@ local function store_assignments(key, ids, first)
   end
   redis.call("DEL", key)
   local many = n > 2 * LISTED_MAX
-  if many then redis.call("HSET", key, "", LONG) end
+  if many then redis.call("HSET", key, "", string.rep(" ", LONG_BYTES)) end
   for i = 1, n, 900 do
     redis.call("HSET", key, unpack(given, i, math.min(i + 899, n)))
   end

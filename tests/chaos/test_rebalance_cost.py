@@ -20,7 +20,7 @@ from tests.support.members import Member, subscription
 from tests.support.wire import RawClient
 from tidegate.apis.registry import load_all
 from tidegate.settings import Settings
-from tidegate.store.scripts import registered
+from tidegate.store.scripts import library, registered
 from tidegate.store.store import Store
 
 SIZES = tuple(int(size) for size in os.environ.get("TIDEGATE_REBALANCE_SIZES", "100,500").split(","))
@@ -32,10 +32,11 @@ async def script_times(store: Store) -> dict[str, list[int]]:
     """Microseconds of every script call since the log was reset, by script."""
     load_all()
     names = {script.sha: script.name for script in registered()}
+    names.update((function, name) for name, function in library().functions.items())
     times: dict[str, list[int]] = defaultdict(list)
     for entry in await store.command("SLOWLOG", "GET", "-1"):
         command = entry[3]
-        if command[0].upper() == b"EVALSHA":
+        if command[0].upper() in (b"EVALSHA", b"FCALL"):
             times[names.get(command[1].decode(), command[1].decode())].append(entry[2])
     return times
 

@@ -51,7 +51,7 @@ class Counters:
         self.bytes_to_redis = self.bytes_from_redis = 0
         self.files: set[str] = set()
         self.scripts: set[str] = set()
-        """Python files that ran, and the SHA-1 of scripts that were sent."""
+        """Python files that ran, and the SHA-1, or the function, of scripts that were sent."""
 
     def start_tracing(self) -> None:
         """Count frames and bytecodes from here on."""
@@ -76,8 +76,9 @@ class Counters:
 
 
 def script_files(sha: str) -> set[str]:
-    """The files of a script and of what it includes."""
-    names = [next(script.name for script in scripts.registered() if script.sha == sha)]
+    """The files of a script, by its SHA-1 or its function's name, and of what it includes."""
+    functions = scripts.library().functions
+    names = [next(one.name for one in scripts.registered() if sha in (one.sha, functions.get(one.name)))]
     found = set()
     while names:
         name = names.pop()
@@ -125,7 +126,7 @@ class CountedRedis(SimRedis):
         reader.feed(data)
         while (command := reader.gets()) is not False:
             self.counters.commands += 1
-            if command[0] == b"EVALSHA":
+            if command[0] in (b"EVALSHA", b"FCALL"):
                 self.counters.scripts.add(command[1].decode())
         super().send(at_s, link, data)
 

@@ -16,7 +16,7 @@ from tests.support import clock as stepped
 from tidegate.settings import Settings
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find
-from tidegate.store.scripts import registered
+from tidegate.store.scripts import library, registered
 from tidegate.store.store import Store
 
 LANES: Final = ("control", "data-in")
@@ -85,6 +85,10 @@ class Server:
             self.ask(["SCRIPT", "LOAD", source])
             self.loaded.add(source)
 
+    def load_library(self, source: bytes) -> Any:
+        """Have a library of functions known; its name."""
+        return self.ask(["FUNCTION", "LOAD", "REPLACE", source])[0]
+
     def close(self) -> None:
         self._socket.close()
 
@@ -118,6 +122,8 @@ class FaultyLink(Link):
             self._refuse(on_reply)
         elif args[0] == "SCRIPT":
             self.network.server.load(args[2])  # type: ignore[arg-type]
+        elif args[0] == "FUNCTION":
+            self._loop.call_soon(on_reply, self.network.server.load_library(args[2]))  # type: ignore[arg-type]
         else:
             at = self.network.number()
             self.queue.append((at, args))
@@ -283,7 +289,7 @@ class Network:
         if self._clock_ms != self.now_ms:
             self._clock_ms = self.now_ms
             self.server.ask(["SET", stepped.KEY, self._clock_ms])
-        if args[0] == "EVALSHA":
+        if args[0] in ("EVALSHA", "FCALL"):
             commands.insert(0, ["HMGET", self.group, "state", "generation"])
         *before, reply = self.server.ask(*commands)
         self._wake()
@@ -320,9 +326,10 @@ _by_sha: dict[str, str] = {}
 
 
 def scripts_by_sha() -> dict[str, str]:
-    """Names of the scripts as they are rendered now."""
+    """Names of the scripts as they are rendered now, by SHA and by function."""
     if not _by_sha:
         _by_sha.update((script.sha, script.name) for script in registered())
+        _by_sha.update((function, name) for name, function in library().functions.items())
     return _by_sha
 
 

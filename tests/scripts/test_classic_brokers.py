@@ -478,7 +478,7 @@ async def test_join_with_a_lost_answer_is_requested_again(world: World) -> None:
     lost: list[Any] = []
 
     def lose_the_first_join(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
-        if args[0] == "EVALSHA" and args[1] == JOIN_GROUP.sha and not lost:
+        if args[1] in (JOIN_GROUP.sha, JOIN_GROUP.function) and not lost:
             lost.append(args)
             sent(args, lambda _: on_reply(StoreUnavailable("the answer was lost")), timeout_ms)
         else:

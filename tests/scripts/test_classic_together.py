@@ -50,12 +50,12 @@ async def run_syncs(world: World, *requests: SyncRequest) -> Answers:
 
 
 def count_scripts(world: World, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The SHAs of scripts that the first broker runs from now on."""
+    """The SHAs of scripts, and names of functions, that the first broker runs from now on."""
     link, shas = world.brokers[0].store.metadata_node.control, []
     sent = link.send
 
     def counted(args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
-        if args[0] == "EVALSHA":
+        if args[0] in ("EVALSHA", "FCALL"):
             shas.append(args[1])
         sent(args, on_reply, timeout_ms)
 
@@ -143,7 +143,7 @@ async def test_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPat
     joined = await asyncio.gather(*(peer.join() for peer in peers))
 
     assert {(one.generation, one.leader) for one in joined} == {(2, peers[0].member_id)}
-    assert shas.count(JOIN_GROUP.sha) == 1
+    assert shas.count(JOIN_GROUP.function) == 1
     assert len(shas) == 1, "the look behind the joins served all"
 
     plan = {peer.member_id: peer.name.encode() for peer in peers}
@@ -152,4 +152,4 @@ async def test_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPat
     synced = [await answer(one) for one in (leader, *followers)]
 
     assert [one.assignment for one in synced] == [b"a", b"b", b"c"]
-    assert shas.count(SYNC_GROUP.sha) == 2, "the leader's goes alone"
+    assert shas.count(SYNC_GROUP.function) == 2, "the leader's goes alone"

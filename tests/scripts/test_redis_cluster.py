@@ -205,6 +205,7 @@ class Planted:
     """A script of this test alone, so that no node has it: counts at both keys."""
 
     name = label = "test/count_both"
+    is_function = False
     source = COUNT_BOTH
     sha = hashlib.sha1(COUNT_BOTH, usedforsecurity=False).hexdigest()
 

@@ -125,12 +125,12 @@ class Faults:
     async def _at_script(self, broker: Broker, what: str, also: Callable[[], None]) -> bool:
         """Break a broker's link just before or after a script of groups or an append, next time that it runs one."""
         name = self.rng.choice(_STRUCK)
-        sha = _APPEND if name == "XADD" else next(one.sha for one in registered() if one.name == name).encode()
+        struck = {_APPEND} if name == "XADD" else _texts_of(name)
         when = self.rng.choice(("before", "after"))
         done: asyncio.Future[None] = self.world.loop.create_future()
 
         def strike(link: RedisLink, running: bytes) -> str | None:
-            if running != sha or link.process is not broker.process:
+            if running not in struck or link.process is not broker.process:
                 return None
             self.world.redis.before_script = _never
             self.world.history.fault(f"broker {what} at a script", f"{broker.port} {when} {name}")
@@ -234,3 +234,9 @@ class Faults:
 
 def _never(link: RedisLink, sha: bytes) -> str | None:
     return None
+
+
+def _texts_of(name: str) -> set[bytes]:
+    """What names a script in EVALSHA and in FCALL."""
+    script = next(one for one in registered() if one.name == name)
+    return {text.encode() for text in (script.sha, *([script.function] if script.is_function else ()))}

@@ -36,7 +36,7 @@ _MESSAGE: Final = re.compile(rb">4\r\n\$8\r\npmessage\r\n\$\d+\r\n[^\r]*\r\n\$\d
 _HELLO: Final = b"%2\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$5\r\nproto\r\n:3\r\n"
 _EVENT_IDS: Final = re.compile(rb"\$\d+\r\n\(?\d{13}-\d+")
 """Of streams that number themselves, by the server's own clock: no two runs have the same."""
-_LOCAL: Final = frozenset({b"HELLO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"INFO", b"SCRIPT"})
+_LOCAL: Final = frozenset({b"HELLO", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"INFO", b"SCRIPT", b"FUNCTION"})
 LOST_SHARE: Final = 0.02
 """Of the messages to brokers, at all times: a message is a hint."""
 
@@ -52,6 +52,7 @@ class ServerConnection:
         self._raw(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
         self.call(0, "FLUSHALL")
         self.call(0, "SCRIPT", "FLUSH")
+        self.call(0, "FUNCTION", "FLUSH")
         self._raw(hiredis.pack_command(("PSUBSCRIBE", f"{prefix}:*")))
         self.scripts: dict[bytes, bytes] = {}
 
@@ -209,7 +210,7 @@ class SimRedis:
     def _strike(self, link: RedisLink, commands: list[list[bytes]]) -> int | None:
         """How many commands happen before a fault breaks the link; None where it does not."""
         for i, command in enumerate(commands):
-            name = command[1] if command[0] == b"EVALSHA" else command[0]
+            name = command[1] if command[0] in (b"EVALSHA", b"FCALL") else command[0]
             if (when := self.before_script(link, name)) is not None:
                 return i + (when == "after")
         return None
@@ -289,7 +290,7 @@ class SimRedis:
         if name == b"INFO":
             text = self._facts[command[1].decode()]
             return b"$%d\r\n%b\r\n" % (len(text), text)
-        if name == b"SCRIPT":
+        if name in (b"SCRIPT", b"FUNCTION"):
             return self._load(command)
         if name == b"HELLO":
             return _HELLO
@@ -304,6 +305,8 @@ class SimRedis:
         return replies
 
     def _load(self, command: list[bytes]) -> bytes:
+        if command[1] != b"LOAD":
+            return self._forward([hiredis.pack_command(tuple(command))])[0]
         source = command[2]
         if source not in self.server.scripts:
             self.server.scripts[source] = self._forward([hiredis.pack_command(tuple(command))])[0]

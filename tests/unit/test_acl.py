@@ -15,7 +15,7 @@ from tidegate.store import scripts
 
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
-CONTAINERS = {"SCRIPT": "script|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
+CONTAINERS = {"SCRIPT": "script|load", "FUNCTION": "function|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
 NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ROLE", "ASKING", "CLUSTER"}
 """Given where the settings ask for them."""
 DECLARED = re.compile(r'\bScript\("([^"]+)"\)')
@@ -25,6 +25,8 @@ CALLED_IN_PYTHON = re.compile(
     r'|list\[Arg\] = \["([A-Z]+)"|^ +"(X[A-Z]+)", \w|_(?:head|marks?) = \["([A-Z]+)"|\["([A-Z]{4,})", key',
     re.MULTILINE,
 )
+CALLED_BESIDE = re.compile(r'\["(FUNCTION)", "(\w+)"|\("(FUNCTION)", "(\w+)"|= \("(FCALL)", script()')
+"""Subcommands of FUNCTION, and the verb that replaces EVALSHA."""
 
 
 def called_by_scripts() -> set[str]:
@@ -54,6 +56,8 @@ def called_by_brokers() -> set[str]:
         if path.name != "redis_command.py":
             for words in CALLED_IN_PYTHON.findall(path.read_text()):
                 found.add("".join(words))
+            for words in CALLED_BESIDE.findall(path.read_text()):
+                found.add("|".join(filter(None, words)))
     return {CONTAINERS.get(word, word.lower()) for word in found - WITHOUT_A_RIGHT - NO_COMMANDS}
 
 

@@ -15,6 +15,8 @@ from tidegate.store.addresses import parse_redis_url
 CONNECTION: Final = ("info", "memory|usage", "ping", "time")
 """HELLO and AUTH need no right."""
 SCRIPTS: Final = ("eval", "evalsha", "script|load")
+FUNCTIONS: Final = ("fcall", "function|delete", "function|list", "function|load")
+"""Not needed: without them brokers run the scripts of groups by EVALSHA, which costs Redis twice as much."""
 MESSAGES: Final = ("publish", "subscribe", "unsubscribe")
 KEYS: Final = ("del", "exists", "get", "mget", "persist", "pexpire", "rename", "set", "type", "unlink")
 """`persist` and `rename` replace a log: compaction, and `tidegate topic repair`, which runs with the brokers' user."""
@@ -50,7 +52,7 @@ def acl_rules(settings: Settings) -> list[str]:
     `key_prefix`, `durability` and, in `redis_url`, the database number, Sentinel and Cluster.
     """
     keys = _keys(settings)
-    commands = [*CONNECTION, *SCRIPTS, *MESSAGES, *KEYS, *HASHES, *SORTED_SETS, *STREAMS, *MIRROR]
+    commands = [*CONNECTION, *SCRIPTS, *FUNCTIONS, *MESSAGES, *KEYS, *HASHES, *SORTED_SETS, *STREAMS, *MIRROR]
     commands += _PROOFS[settings.durability.partition(":")[0]]
     commands += _of_topology(settings)
     rules = ["resetkeys", f"~{keys}", "resetchannels", f"&{keys}", "-@all"]

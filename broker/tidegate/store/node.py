@@ -21,7 +21,7 @@ MakeLink = Callable[[str, Find], Link]
 class Node:
     """The lanes of one broker to one primary."""
 
-    __slots__ = ("closed", "control", "data_in", "data_out", "durable", "lanes", "used_at")
+    __slots__ = ("closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "used_at")
 
     def __init__(self, link: MakeLink, find: Find) -> None:
         self.control = link("control", find)
@@ -30,6 +30,8 @@ class Node:
         self.durable = link("durable", find)
         self.lanes = (self.control, self.data_out, self.data_in, self.durable)
         self.closed = False
+        self.has_functions = False
+        """Whether the library of scripts is loaded (`store.functions`)."""
         self.used_at = float("-inf")
         """Loop time when a node without slots last had slots, or was last named by a redirect."""
 

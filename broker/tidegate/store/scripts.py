@@ -5,6 +5,9 @@ A script's header is its contract: `KEYS[n]`, `ARGV[n]`, `Returns`, `Errors`; `t
 table of that name with functions. What is passed between files is a parameter. Constants such as `ERROR.NAME` and
 `STATE.EMPTY` are replaced by their texts in `lib/errors` and `lib/layout`, because building such tables at every call
 costs as much as three commands.
+
+The scripts of `FUNCTIONS` are rendered twice: each by itself for EVALSHA, which makes its Lua functions anew at every
+call, and together as a library for FCALL, whose functions are made once (`store.functions`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _INCLUDE: Final = re.compile(r"^-- @include (\S+)$", re.MULTILINE)
 
@@ -24,6 +27,12 @@ _CONSTANT_FILES: Final = ("lib/errors", "lib/layout")
 _TABLE: Final = re.compile(r"^local ([A-Z]+) = \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _ENTRY: Final = re.compile(r"^  ([A-Z_]+) = (.+?),(?: --[^\n]*)?$", re.MULTILINE | re.DOTALL)
 _CONTINUED: Final = re.compile(r"'\n +\.\. '")
+
+FUNCTIONS: Final = ("groups/join_group", "groups/sync_group", "groups/leave_group", "groups/expire_group")
+"""Scripts with many includes: the others would gain nothing as functions."""
+LIBRARY_PREFIX: Final = "tidegate_"
+_HASH_DIGITS: Final = 12
+_HEADER: Final = re.compile(r"\A#!lua(?: flags=(\S+))?\n(?:--\[\[.*?\]\]\n)?", re.DOTALL)
 
 _overrides: dict[str, str] = {}
 
@@ -35,6 +44,7 @@ def swap_include(name: str, source: str | None) -> None:
     else:
         _overrides[name] = source
     _render.cache_clear()
+    library.cache_clear()
 
 
 @cache
@@ -72,24 +82,79 @@ def constants() -> dict[str, str]:
     }
 
 
-@cache
-def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
-    observed = set(_CONSTANT_FILES)
-    values = constants()
-    names = "|".join(sorted({name.partition(".")[0] for name in values}))
+def _with_includes(text: str, observed: set[str]) -> str:
+    """The text with the files that it includes, but those that were included before."""
 
     def include(match: re.Match[str]) -> str:
         included = match.group(1)
         if included in observed:
             return ""
         observed.add(included)
-        return _INCLUDE.sub(include, read(included))
+        return _with_includes(read(included), observed)
 
-    text = re.sub(rf"\b(?:{names})\.[A-Z_]+\b", lambda match: values[match.group()], _INCLUDE.sub(include, read(name)))
+    return _INCLUDE.sub(include, text)
+
+
+def _with_constants(text: str) -> str:
+    values = constants()
+    names = "|".join(sorted({name.partition(".")[0] for name in values}))
+    return re.sub(rf"\b(?:{names})\.[A-Z_]+\b", lambda match: values[match.group()], text)
+
+
+@cache
+def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
+    text = _with_constants(_with_includes(read(name), set(_CONSTANT_FILES)))
     if not allows_oom:
         text = text.replace(" flags=allow-oom", "", 1)
     source = text.encode()
     return source, hashlib.sha1(source, usedforsecurity=False).hexdigest()
+
+
+class Library(NamedTuple):
+    """The scripts of `FUNCTIONS` as a library of Redis Functions, named by the hash of its text."""
+
+    name: str
+    source: bytes
+    functions: dict[str, str]
+    """Script -> its function: names of functions are unique over all libraries of a server."""
+
+
+@cache
+def library() -> Library:
+    """All includes first, made once; then the text of each script as a function's body.
+
+    KEYS and ARGV, which are globals of a script, are locals of the library that a call sets.
+    """
+    observed = set(_CONSTANT_FILES)
+    included = "".join(_with_includes(line, observed) for name in FUNCTIONS for line in _includes_of(read(name)))
+    text = _with_constants("local KEYS, ARGV\n" + included + "".join(map(_registration, FUNCTIONS)))
+    digits = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
+    functions = {name: _function_name(name, digits) for name in FUNCTIONS}
+    for name in FUNCTIONS:
+        text = text.replace(f'"{_function_name(name, "")}"', f'"{functions[name]}"')
+    return Library(LIBRARY_PREFIX + digits, f"#!lua name={LIBRARY_PREFIX}{digits}\n{text}".encode(), functions)
+
+
+def _includes_of(text: str) -> list[str]:
+    return [f"{match.group()}\n" for match in _INCLUDE.finditer(text)]
+
+
+def _function_name(name: str, digits: str) -> str:
+    return f"{LIBRARY_PREFIX}{name.rpartition('/')[2]}_{digits}"
+
+
+def _registration(name: str) -> str:
+    """The Lua text that registers a script as a function, with its flags."""
+    text = read(name)
+    header = _HEADER.match(text)
+    if header is None:
+        raise ValueError(f"{name} does not begin with #!lua")
+    flags = ", ".join(f'"{flag}"' for flag in (header.group(1) or "").split(",") if flag)
+    body = _INCLUDE.sub("", text[header.end() :])
+    return (
+        f'redis.register_function{{ function_name = "{_function_name(name, "")}", flags = {{ {flags} }},\n'
+        f"callback = function(keys, args)\nKEYS, ARGV = keys, args\n{body}end }}\n"
+    )
 
 
 _registered: dict[str, list[Script]] = {}
@@ -101,8 +166,11 @@ class Script:
 
     name: str
     label: str = field(init=False, default="")
+    is_function: bool = field(init=False, default=False)
+    """Whether servers that take functions run it as one."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "is_function", self.name in FUNCTIONS)
         object.__setattr__(self, "label", self.name.replace("/", "_"))
         _registered.setdefault(self.name, []).append(self)
 
@@ -119,6 +187,11 @@ class Script:
     def sha(self) -> str:
         """SHA-1 in hex, for EVALSHA."""
         return _render(self.name)[1]
+
+    @property
+    def function(self) -> str:
+        """Its function in the library, for FCALL. Raises KeyError if it has none."""
+        return library().functions[self.name]
 
 
 class _RefusedWhenFull(Script):

@@ -16,8 +16,8 @@ SLOTS: Final = 16_384
 Place = tuple[str, int]
 """Host and port of a node, as it announces them."""
 
-_WITHOUT_KEY: Final = frozenset({"CLUSTER", "INFO", "PING", "PUBLISH", "SCRIPT", "TIME"})
-_KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "MEMORY": 2}
+_WITHOUT_KEY: Final = frozenset({"CLUSTER", "FUNCTION", "INFO", "PING", "PUBLISH", "SCRIPT", "TIME"})
+_KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "FCALL": 3, "MEMORY": 2}
 _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 

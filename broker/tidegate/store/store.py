@@ -20,6 +20,7 @@ from tidegate.settings import Settings
 from tidegate.store.cached_keys import CachedKeys
 from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
+from tidegate.store.loaded_scripts import REMOVE_INTERVAL_MS, LoadedScripts, on_script_loaded
 from tidegate.store.node import Find, Node
 from tidegate.store.outcome import Failure, Unknown, script_failure_of
 from tidegate.store.primary import FOLLOW_MS, Primary
@@ -28,7 +29,7 @@ from tidegate.store.redirected import Redirected
 from tidegate.store.redis_clock import RedisClock
 from tidegate.store.redis_cluster import RedisCluster
 from tidegate.store.redis_outage import RedisOutage
-from tidegate.store.scripts import Script, registered
+from tidegate.store.scripts import Script
 from tidegate.store.slots import is_refusal
 from tidegate.store.wrong_types import WrongTypes
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -60,6 +61,7 @@ class Store:
         self.primary = Primary(settings)
         self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
+        self.loaded_scripts = LoadedScripts(lambda: self.nodes)
         self.wrong_types = WrongTypes(self.prefix, self.send)
         names = CachedKeys(settings.key_prefix, settings.coordinator_shards, shares_of(settings.memory_max).key_names)
         self.group_keys, self.log_keys = names.of_group, names.of_log
@@ -98,7 +100,7 @@ class Store:
         node = Node(self._link, find)
         node.control.on_down.append(lambda _: self.outage.down())
         node.control.on_up.append(lambda _: self.outage.up())
-        node.control.on_up.append(self._load_scripts)
+        node.control.on_up.append(lambda _: self.loaded_scripts.load(node))
         return node
 
     def _cluster(self) -> RedisCluster:
@@ -190,6 +192,7 @@ class Store:
                 self._loops.every("redis-primary", FOLLOW_MS, self._follow_primary)
             for link in self.links:
                 await link.wait_up(timeout_s)
+            self._loops.every("redis-libraries", REMOVE_INTERVAL_MS, self.loaded_scripts.remove_old_libraries)
         except (StoreUnavailable, CannotStart) as error:
             reason = next((link.last_error for link in self.links if not link.connected), "")
             await self.close()
@@ -245,22 +248,6 @@ class Store:
             self.metadata_node.leave("it is a replica now")
             self.push.reconnect("it is a replica now")
 
-    def _load_scripts(self, link: Link) -> None:
-        refused: list[str] = []
-
-        def loaded(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and not refused:  # the other scripts would fail in the same way
-                refused.append(str(reply))
-                self._loaded(reply)
-
-        for script in registered():
-            link.send(["SCRIPT", "LOAD", script.source], loaded)
-
-    @staticmethod
-    def _loaded(reply: Any) -> None:
-        if isinstance(reply, hiredis.ReplyError):
-            logger.error("script_refused_by_redis", reason=str(reply))
-
     # -- keys
 
     def shard_keys(self, shard: int) -> ShardKeys:
@@ -273,7 +260,9 @@ class Store:
         """Run a script; `on_reply` gets the raw reply, or a `Failure`. For the hot path."""
         meter, sent_s = metrics.script(script.label), perf_counter()
         node = self.metadata_node if self.cluster is None else self.cluster.node(keys[0])
-        command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
+        is_function = script.is_function and node.has_functions
+        verb, name = ("FCALL", script.function) if is_function else ("EVALSHA", script.sha)
+        command: list[Arg] = [verb, name, len(keys), *keys, *args]
 
         def answered(reply: Any) -> None:
             meter.observe(perf_counter() - sent_s)
@@ -292,10 +281,20 @@ class Store:
         node: Node,
         keys: Sequence[str],
         command: list[Arg],
-        refusal: Exception,
+        refusal: Any,
         on_reply: OnScript,
     ) -> None:
-        """Handle an error reply: load the script, follow the redirect, or fail."""
+        """Handle an error reply: run the script instead of its function, load it, follow the redirect, or fail."""
+        def answered(reply: Any) -> None:
+            if self.cluster is not None:
+                reply = self.cluster.validated(node, keys[0], reply)
+            self._refused(script, node, keys, command, reply, on_reply)
+
+        if command[0] == "FCALL":
+            command[:2] = "EVALSHA", script.sha
+            if self.loaded_scripts.was_not_run(node, str(refusal)):
+                node.control.send(command, answered)
+                return
 
         def expired(reply: Any) -> None:
             if self.cluster is not None and is_refusal(reply):
@@ -306,7 +305,7 @@ class Store:
                 on_reply(Unknown(str(reply)) if isinstance(reply, Exception) else reply)
 
         if str(refusal).startswith("NOSCRIPT"):
-            node.control.send(["SCRIPT", "LOAD", script.source], self._loaded)
+            node.control.send(["SCRIPT", "LOAD", script.source], on_script_loaded)
             node.control.send(command, expired)
         else:
             expired(refusal)

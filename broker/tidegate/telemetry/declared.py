@@ -98,6 +98,10 @@ SCRIPT_SECONDS: Final = _histogram(
 LINK_UP: Final = _gauge("tidegate_redis_link_up", "1 if the connection to Redis is up.", "link")
 LINK_IN_FLIGHT: Final = _gauge("tidegate_redis_in_flight", "Commands that wait for their reply.", "link")
 LINK_CONNECTS: Final = _counter("tidegate_redis_connects", "Connections opened to Redis.", "link")
+FUNCTIONS_LOADED: Final = _gauge(
+    "tidegate_redis_functions",
+    "1 if every primary runs the scripts of groups as Redis Functions, 0 if one runs them by EVALSHA.",
+)
 CLOCK_DIFFERENCE_SECONDS: Final = _gauge(
     "tidegate_clock_difference_seconds",
     "Difference of this broker's clock to Redis's; beyond 5 s either way the broker does no upkeep.",
@@ -169,7 +173,7 @@ BROKER: Final = (
     REQUEST_SECONDS, REQUESTS, REQUEST_ERRORS, CLIENT_REQUESTS, CLIENT_CONNECTIONS, CONNECTIONS, CONNECTIONS_OPENED,
     CONNECTIONS_REFUSED, CONNECTIONS_SPREAD, TLS_FAILURES, AUTHENTICATIONS, AUTHENTICATIONS_FAILED,
     THROTTLE_SECONDS, AUDIT_EVENTS, AUDIT_EVENTS_DROPPED, BYTES_IN,
-    BYTES_OUT, SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS, CLOCK_DIFFERENCE_SECONDS,
+    BYTES_OUT, SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS, FUNCTIONS_LOADED, CLOCK_DIFFERENCE_SECONDS,
     DELAYED_SECONDS, HEARTBEATS_DELAYED, HEARTBEATS_ANSWERED,
     ARCHIVE_READ_SECONDS, ARCHIVE_READS, ARCHIVE_READ_BYTES, ARCHIVE_READ_FAILURES,
     ARCHIVE_ROW_GROUPS_READ, ARCHIVE_CACHE_BYTES, STRAY_LOGS, RECORDS_WITHOUT_OFFSET,

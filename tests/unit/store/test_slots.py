@@ -44,4 +44,5 @@ def test_other_errors_are_none() -> None:
 def test_key_of_a_command() -> None:
     assert key_of(["XRANGE", "log", "-", "+"]) == "log"
     assert key_of(["EVALSHA", "sha", 2, b"first", "second"]) == "first"
+    assert key_of(["FCALL", "function", 2, b"first", "second"]) == "first"
     assert [key_of(one) for one in (["TIME"], ["PUBLISH", "channel", "message"], ["EVALSHA", "sha", 0])] == [None] * 3
