@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.model.network import Executed, LinkedStore, Network, Server
@@ -210,7 +210,7 @@ class World:
     def sync(self, client: Client, plan: dict[str, bytes], **changes: Any) -> Request:
         broker = self.brokers[client.broker]
         member_ref = MemberRef(client.member_id, client.generation, client.instance_id)
-        request = replace(SyncRequest(member_ref, assignments=tuple(plan.items())), **changes)
+        request = SyncRequest(member_ref, assignments=tuple(plan.items()))._replace(**changes)
         syncing = classic.sync(broker.waits, self.keys, request)
         return self._ask(client, broker, syncing, f"sync {client.member_id}")
 

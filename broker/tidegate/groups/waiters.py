@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import from_json
 
@@ -28,8 +28,7 @@ _ENTERED_ITEMS: Final = 3
 """Number of items that a reply of joins or syncs has before the status."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """The generation that a join phase opened: the part common to every member's answer."""
 
     generation: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -23,8 +23,7 @@ logger = structlog.get_logger()
 _JOINED_BYTES_MAX: Final = 16_384
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The position of a stored batch; `log_append_time_ms` is -1 on CreateTime topics."""
 
     base_offset: int

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
@@ -23,8 +23,7 @@ Reader = tuple[str, str]
 """A client as its connection identifies it: client id, and host as groups write it (`/127.0.0.1`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """One group's owner of a partition; `id` and `generation` come first, as the script expects."""
 
     id: str
@@ -58,7 +57,7 @@ def parse_owners(reply: Mapping[bytes, bytes]) -> dict[Reader, list[Owned]]:
 def _owner(record: bytes) -> Owner:
     """Raises ValueError, TypeError."""
     owner = Owner(**json.loads(record))
-    if tuple(map(type, astuple(owner))) != (str, int, str, str, str):
+    if tuple(map(type, owner)) != (str, int, str, str, str):
         raise TypeError(record)
     return owner
 
@@ -71,4 +70,4 @@ async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -
 @lru_cache(maxsize=1_024)
 def _record(owner: Owner) -> str:
     """The JSON of an owner; cached, since a member owns many partitions."""
-    return json.dumps(asdict(owner), separators=(",", ":"))
+    return json.dumps(owner._asdict(), separators=(",", ":"))

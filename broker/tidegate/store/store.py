@@ -285,6 +285,7 @@ class Store:
         on_reply: OnScript,
     ) -> None:
         """Handle an error reply: run the script instead of its function, load it, follow the redirect, or fail."""
+
         def answered(reply: Any) -> None:
             if self.cluster is not None:
                 reply = self.cluster.validated(node, keys[0], reply)
