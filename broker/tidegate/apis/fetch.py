@@ -48,7 +48,7 @@ def fetch(call: Call, request: Any) -> None:
     v16: leaders (KIP-951).
     """
     context, connection_id = call.context, call.client.connection_id
-    if request.replica_state.replica_id >= 0:
+    if request.replica_id >= 0:
         raise ClusterAuthorizationFailed("brokers of this cluster do not fetch from each other")
     call.client.fetched = True
     if context.fetch_waits.follow(connection_id):
