@@ -17,6 +17,8 @@ from tidegate.monitoring import lag_sampler
 from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.settings import Settings
+from tidegate.store.samples import add_samples
+from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Topic
 
@@ -226,6 +228,38 @@ async def test_idle_logs_are_read_when_they_change_and_else_every_few_rounds(
     await broker.store.command("XADD", log, "5-1", "w", "another:1", "b", batch_bytes(count=1, timestamps=[40_000]))
     ends = [await round_reads() for _ in range(6)]
     assert ends[0] == [6, 5] and ends[-1] == [6, 6], "no broker noted it"
+
+
+async def test_samples_of_many_groups_are_added_by_few_scripts(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(45):
+        await (await of_group(broker, f"g{number:02}")).commit("t", 1)
+    ran: list[str] = []
+    run = broker.store.run
+
+    async def noted(script: Script, *args: Any) -> list[Any]:
+        ran.append(script.name)
+        return await run(script, *args)
+
+    monkeypatch.setattr(broker.store, "run", noted)
+
+    await sampler(broker, lag_sample_interval_ms=10).sample()
+
+    found = await samples(broker.store)
+    assert sorted(entry["group"] for entry in found) == [f"default/g{number:02}" for number in range(45)]
+    assert all(" end=5 " in entry["t:0"] and entry["time"] == str(clock.now_ms) for entry in found)
+    assert ran.count("cluster/add_samples") == 3  # one for each 20 groups
+
+
+async def test_samples_beyond_the_texts_of_one_script_are_added_by_several(store: Store) -> None:
+    entries = [["n", str(number), *("f", "v") * 600] for number in range(4)]
+
+    before = await scripts_run(store)
+    await add_samples(store, store.cluster_keys.lag, 100, entries)
+
+    assert [entry["n"] for entry in await samples(store)] == ["0", "1", "2", "3"]
+    assert await scripts_run(store) - before == 4
 
 
 async def test_idle_logs_of_a_sampler_that_had_lost_its_lease_are_read(

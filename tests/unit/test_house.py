@@ -27,7 +27,7 @@ REFUSED_WHEN_FULL: Final = frozenset(
         "archive/replay_append",
         "archive/restore_segments",
         "archive/swap_log",
-        "cluster/add_sample",
+        "cluster/add_samples",
         "cluster/begin_restore",
         "groups/restore_group",
         "log/begin_compaction",

@@ -21,7 +21,7 @@ from tidegate.monitoring.singleton_lease import SingletonLease
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.samples import add_sample
+from tidegate.store.samples import add_samples
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 
@@ -163,7 +163,7 @@ class LagSampler:
             if self._reported is not None:
                 self._reported.group(group, owned, log_ends)
         lag = self._store.cluster_keys.lag
-        await asyncio.gather(*(add_sample(self._store, lag, self._samples_max, *entry) for entry in entries))
+        await add_samples(self._store, lag, self._samples_max, entries)
         self.taken += len(entries)
 
 

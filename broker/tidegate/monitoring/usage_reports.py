@@ -18,7 +18,8 @@ from tidegate.log.usage import Usage
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
-from tidegate.store.samples import add_sample
+from tidegate.store.link import Arg
+from tidegate.store.samples import add_samples
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.model import Topic
@@ -72,15 +73,13 @@ class UsageReports:
         topics, groups = self._usage.take()
         now_s = asyncio.get_running_loop().time()
         span_ms, self._since_s = round((now_s - self._since_s) * 1000), now_s
-        await add_sample(
-            self._store,
-            self._store.cluster_keys.usage,
-            self._entries_max,
+        entry: list[Arg] = [
             *("broker", self._broker(), "span_ms", span_ms),
             *("topics", _json({name: astuple(served) for name, served in topics.items()})),
             *("groups", _json({name: astuple(commits) for name, commits in groups.items()})),
             *("held", _json(held)),
-        )
+        ]
+        await add_samples(self._store, self._store.cluster_keys.usage, self._entries_max, [entry])
 
     async def _forget(self) -> None:
         self._usage.take()
