@@ -117,6 +117,8 @@ class SaslSession:
                 return answer, 0
             if self.identity is not None and self.identity.principal != identity.principal:
                 raise SaslAuthenticationFailed("Authentication failed: a session cannot change its principal")
+            if self.identity is not None and self.identity.org != identity.org:
+                raise SaslAuthenticationFailed("Authentication failed: a session cannot change its organisation")
             lifetime_ms = self._lifetime_ms(identity)
         except SaslAuthenticationFailed as error:
             self._on_refused(error.message or "")

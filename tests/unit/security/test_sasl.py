@@ -218,6 +218,22 @@ async def test_session_authenticates_once_and_again_as_the_same_user(monkeypatch
     assert not one.expired
 
 
+async def test_session_cannot_change_its_organisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the connection has open, such as fetch sessions, is of the first one."""
+    one, accepted, refused = session(max_reauth_ms=60_000)
+    now_s = 100.0
+    monkeypatch.setattr("tidegate.security.session.monotonic", lambda: now_s)
+    one.handshake("PLAIN")
+    await one.authenticate(b"\0alice\0alice's secret")
+    one.identity = Identity("User:alice", "umbrella")  # the record has named another one since
+    now_s += 1
+    one.handshake("PLAIN")
+    with pytest.raises(SaslAuthenticationFailed, match="cannot change its organisation"):
+        await one.authenticate(b"\0alice\0alice's secret")
+
+    assert (len(accepted), len(refused)) == (1, 1)
+
+
 async def test_session_refusal_ends_the_exchange() -> None:
     one, accepted, refused = session()
     one.handshake("PLAIN")
