@@ -258,6 +258,7 @@ class Broker:
             self._security,
             self._leases,
             self._leases.quotas,
+            self.server.limit_orgs(self._leases.quotas, self.lease.process),
             self.logs,
             self._mirror,
             usage,
@@ -311,7 +312,7 @@ class Broker:
 
     def _quotas_changed(self) -> None:
         self._leases.forget_limits()
-        self.server.meter(self._leases if self._leases.quotas.table.values else None)
+        self.server.meter(self._leases if self._leases.quotas.table.has_rates else None)
 
     async def _forget_offsets(self, org: str, topic: str, topic_id: UUID, partition_count: int) -> None:
         await offsets_retention.forget_topic(self.store, org, topic, partition_count, topic_id.hex)

@@ -462,6 +462,63 @@ def test_orgs_are_isolated(secured: Secured) -> None:
     assert topic in secured.admin("alice").list_topics(timeout=WAIT_S).topics
 
 
+# -- limits of an organisation
+
+
+@pytest.fixture
+def umbrella(secured: Secured) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Options of a new user of organisation umbrella with every right; the limits set for it are removed."""
+    words = ("user", "create", "erin", "--org", "umbrella", "--password-file", "-", "--yes")
+    secured.command(*words, stdin="erin-s3cret\n")
+    for resource in ("topic:*", "group:*", "cluster"):
+        secured.allow("erin", "ALL", resource, org="umbrella")
+    yield lambda: secured.options("erin", password="erin-s3cret")
+    for row in json.loads(secured.command("quota", "list", "--output", "json")):
+        if row["entity"] == "org=umbrella":
+            secured.command("quota", "remove", row["entity"], row["quota"], "--yes")
+    secured.command("user", "delete", "erin", "--yes")
+
+
+def test_org_cannot_have_more_than_its_limits(secured: Secured, umbrella: Callable[..., dict[str, Any]]) -> None:
+    admin, others = AdminClient(umbrella()), f"theirs-{uuid4().hex[:8]}"
+    for quota, value in (("topics_max", "2"), ("partitions_max", "4")):
+        secured.command("quota", "set", "org=umbrella", quota, value, "--yes")
+    result(admin.create_topics([NewTopic("t", 2, 1)]))
+
+    assert code_of(lambda: result(admin.create_topics([NewTopic("large", 3, 1)]))) == ErrorCode.policy_violation.value
+    assert code_of(lambda: result(admin.create_partitions([NewPartitions("t", 5)]))) == ErrorCode.policy_violation.value
+    result(admin.create_topics([NewTopic("u", 2, 1)]))
+    result(admin.delete_topics(["u"]))
+    result(admin.create_topics([NewTopic("u", 1, 1)]))
+    assert code_of(lambda: result(admin.create_topics([NewTopic("v", 1, 1)]))) == ErrorCode.policy_violation.value
+    result(secured.admin().create_topics([NewTopic(others, 6, 1)]))
+
+    secured.command("quota", "set", "org=umbrella", "log_bytes_max", "1", "--yes")
+    code, ends = 0, time.monotonic() + 60
+    while code == 0 and time.monotonic() < ends:
+        code = produced(Producer(umbrella() | {"retries": 0}), "t")
+    assert code == ErrorCode.kafka_storage_error.value
+    assert produced(Producer(secured.options("admin")), others) == 0
+    secured.command("quota", "remove", "org=umbrella", "log_bytes_max", "--yes")
+    assert produced(Producer(umbrella()), "t") == 0  # retried until the next measurement
+
+
+def test_org_connections_are_limited_over_all_brokers(
+    secured: Secured, umbrella: Callable[..., dict[str, Any]]
+) -> None:
+    first = AdminClient(umbrella())
+    assert len(first.list_topics(timeout=WAIT_S).brokers) == 2
+    secured.command("quota", "set", "org=umbrella", "connections_max", "1", "--yes")
+    refused, ends = False, time.monotonic() + 60
+    while not refused and time.monotonic() < ends:
+        refused = code_of(lambda: AdminClient(umbrella()).list_topics(timeout=3)) != 0
+
+    assert refused
+    assert AdminClient(secured.options("bob")).list_topics(timeout=WAIT_S).brokers
+    secured.command("quota", "set", "org=umbrella", "connections_max", "50", "--yes")
+    assert AdminClient(umbrella()).list_topics(timeout=WAIT_S).brokers
+
+
 def test_acl_command_explains(secured: Secured, tmp_path: Path) -> None:
     secured.allow("dave", "READ", "topic:dave-", prefixed=True)
     secured.command("acl", "add", "User:dave", "ALL", "topic:dave-secret", "--deny", "--yes")

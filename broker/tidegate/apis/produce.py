@@ -213,7 +213,7 @@ class Producing:
                 if not 0 <= index < topic.partition_count:
                     raise UnknownTopicOrPartition()
                 if pressure.is_high:
-                    self._yield_to(pressure, logs.partition(topic, index).keys.log)
+                    self._yield_to(pressure, topic.org, logs.partition(topic, index).keys.log)
                 batch = self._checked(topic, records, now_ms)
             except _MustOpen as found:
                 self._call.run_alone()
@@ -227,8 +227,10 @@ class Producing:
             log = logs.partition(topic, index)
             log.append(batch, _OnDone(self, i, index), acks_all=acks_all, transaction=transaction)
 
-    def _yield_to(self, pressure: MemoryPressure, key: str) -> None:
+    def _yield_to(self, pressure: MemoryPressure, org: str, key: str) -> None:
         """Delay the answer while the key's server has little memory left. Raises KafkaStorageError if it has less."""
+        if org in pressure.full_orgs:
+            raise KafkaStorageError("the organisation's records fill what it may have (quota log_bytes_max)")
         delay_s = pressure.delay_s(key)
         if delay_s is None:
             raise KafkaStorageError("Redis is nearly full (redis_memory_percent_max)")

@@ -2,7 +2,8 @@
 
 Source: ClientQuotaManager.scala (precedence), ClientQuotaControlManager.java (what is valid), ClientQuotasImage.java
 (filters).
-Beyond Kafka there is the entity `org`: one limit for all clients of an organisation, on top of their own.
+Beyond Kafka there is the entity `org`: one limit for all clients of an organisation, on top of their own; besides rates
+it may limit what the organisation has.
 """
 
 from __future__ import annotations
@@ -28,17 +29,33 @@ _INTEGRAL_TOLERANCE: Final = 1e-6
 
 
 class Quota(enum.StrEnum):
-    """Kafka's names."""
+    """Kafka's names; those of what an organisation may have are ours."""
 
     PRODUCE = "producer_byte_rate"
     FETCH = "consumer_byte_rate"
     REQUEST = "request_percentage"
     MUTATION = "controller_mutation_rate"
     CONNECTION = "connection_creation_rate"
+    TOPICS = "topics_max"
+    PARTITIONS = "partitions_max"
+    CONNECTIONS = "connections_max"
+    LOG_BYTES = "log_bytes_max"
 
 
+AMOUNTS: Final = (Quota.TOPICS, Quota.PARTITIONS, Quota.CONNECTIONS, Quota.LOG_BYTES)
+"""What an organisation may have at one time; all others are rates."""
 _OF_CLIENTS: Final = (Quota.PRODUCE, Quota.FETCH, Quota.REQUEST, Quota.MUTATION)
-_INTEGRAL_MAX: Final = {Quota.PRODUCE: 2.0**63, Quota.FETCH: 2.0**63, Quota.CONNECTION: 2.0**31 - 1}
+_ALLOWED: Final = {IP: (Quota.CONNECTION,), ORG: (*_OF_CLIENTS, *AMOUNTS)}
+_INT_MAX: Final = 2.0**31 - 1
+_INTEGRAL_MAX: Final = {
+    Quota.PRODUCE: 2.0**63,
+    Quota.FETCH: 2.0**63,
+    Quota.CONNECTION: _INT_MAX,
+    Quota.TOPICS: _INT_MAX,
+    Quota.PARTITIONS: _INT_MAX,
+    Quota.CONNECTIONS: _INT_MAX,
+    Quota.LOG_BYTES: 2.0**63,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +108,7 @@ class Entity:
 
     def check_quota(self, key: str, value: float) -> Quota:
         """The quota of a key. Raises InvalidRequest for one that this entity cannot have, or a value it cannot be."""
-        allowed = (Quota.CONNECTION,) if self.names[0][0] == IP else _OF_CLIENTS
-        if key not in allowed:
+        if key not in _ALLOWED.get(self.names[0][0], _OF_CLIENTS):
             raise InvalidRequest(f"Invalid configuration key {key}")
         if not value > 0 or math.isinf(value):
             raise InvalidRequest(f"Quota {key} must be greater than 0")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import StoreUnavailable
-from tidegate.quotas.entities import CLUSTER_ORG, IP, ORG, Entity, Quota, entities_of
+from tidegate.quotas.entities import AMOUNTS, CLUSTER_ORG, IP, ORG, Entity, Quota, entities_of
 from tidegate.settings import Settings
 from tidegate.store.change_follower import VersionedCopy
 from tidegate.store.keys import ClusterKeys
@@ -79,6 +79,19 @@ class QuotaTable:
     def of_address(self, address: str) -> list[Limit]:
         """The limit of connections from one address."""
         return self._of_cluster(Quota.CONNECTION, IP, address)
+
+    def amount_of_org(self, org: str, quota: Quota) -> float | None:
+        """How much an organisation may have; None without a limit."""
+        return next((value for _, value in self._of_cluster(quota, ORG, org)), None)
+
+    def limits(self, *quotas: Quota) -> bool:
+        """Whether anybody has one of these quotas."""
+        return any(values.get(quota) for values in self.values.values() for quota in quotas)
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether anything must be counted as requests are served."""
+        return self.limits(*(quota for quota in Quota if quota not in AMOUNTS))
 
     def _of_cluster(self, quota: Quota, kind: str, name: str) -> list[Limit]:
         values = self.values.get(CLUSTER_ORG, {}).get(quota, {})

@@ -38,6 +38,9 @@ class Acceptor(Protocol[Accepted]):
     def admit(self, connection: Accepted) -> bool:
         """Register a connection; False above `connections_max` or without a lease."""
 
+    def admit_to_org(self, connection: Accepted) -> bool:
+        """Count a connection for its client's organisation; False if that has as many as it may."""
+
     def check_trust(self, now_s: float) -> None:
         """Bytes arrived after `trusted_until_s`."""
 

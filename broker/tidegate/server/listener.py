@@ -8,7 +8,7 @@ import math
 import random
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from time import perf_counter
 from typing import Final, Protocol
@@ -20,6 +20,8 @@ from tidegate.apis.registry import Api
 from tidegate.memory import shares_of
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.leases import QuotaLeases
+from tidegate.quotas.org_limits import OrgLimits
+from tidegate.quotas.table import Quotas
 from tidegate.server import limits
 from tidegate.server.certificate_connection import CertificateConnection
 from tidegate.server.certificates import Certificates
@@ -70,6 +72,7 @@ class Server:
         self.routes = self._plain_routes = Routes(apis, wrap)
         self.request_type = self._plain_request_type = request_type
         self._leases: QuotaLeases | None = None
+        self._org_limits: OrgLimits | None = None
         self.draining = asyncio.Event()
         shares = shares_of(settings.memory_max)
         self.request_bytes = RequestBytes(min(settings.requests_in_flight_bytes_max, shares.requests))
@@ -162,6 +165,20 @@ class Server:
         self.request_type = metered(self._plain_request_type, leases)
         for connection in self.connections:
             connection.repeated = connection.client.repeat = None
+
+    def limit_orgs(self, quotas: Quotas, process: str) -> OrgLimits:
+        """Ask these limits, once they are started, before clients are admitted; `process` names this broker."""
+        context, orgs = self.context, self._orgs_of_connections
+        pressure, topics = context.memory_pressure, context.catalog.all_topics
+        self._org_limits = OrgLimits(context.store, quotas, pressure, process, orgs, topics)
+        return self._org_limits
+
+    def _orgs_of_connections(self) -> Iterator[str]:
+        """The organisation of each client that is connected, without those that have not authenticated."""
+        for connection in self.connections:
+            client = connection.client
+            if client.sasl is None or client.sasl.identity is not None:
+                yield client.org
 
     # -- the lease
 
@@ -270,6 +287,8 @@ class Server:
         """Register a new connection; False above `connections_max` or without a lease."""
         if self._refusing or self.full():
             return False
+        if connection.client.sasl is None and not self.admit_to_org(connection):
+            return False
         if self._leases is not None:
             self._limit_rate(connection, self._leases)
         metrics.connections_opened += 1
@@ -277,6 +296,15 @@ class Server:
         connection.client.software.connections += 1
         self._empty.clear()
         return True
+
+    def admit_to_org(self, connection: Connection) -> bool:
+        """Count a connection for its organisation, which is known; False if that has as many as it may."""
+        org = connection.client.org
+        if self._org_limits is None or self._org_limits.admits(org):
+            return True
+        metrics.connections_refused += 1
+        self.limited_log.warn("connections_refused_of_org", org=org, quota=Quota.CONNECTIONS.value)
+        return False
 
     def _limit_rate(self, connection: Connection, leases: QuotaLeases) -> None:
         """A connection above its address's quota is not served, and closed when the quota has recovered (KIP-612)."""

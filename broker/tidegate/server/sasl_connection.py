@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -21,6 +22,9 @@ from tidegate.telemetry.metrics import metrics
 UNAUTHENTICATED_BYTES_MAX: Final = 512 * 1024
 """Of one request before authentication (Kafka's sasl.server.max.receive.size)."""
 AUTHENTICATION_TIMEOUT_S: Final = 30.0
+
+ABOVE_LIMIT_S: Final = 1.0
+"""A client above its organisation's limit of connections is not served for this time, then disconnected."""
 
 _BEFORE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 _AGAIN: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
@@ -64,11 +68,15 @@ class SaslConnection(Connection):
 
     def _authenticated(self, identity: Identity) -> None:
         metrics.authentications += 1
+        is_new = self._timer is not None
         self._stop_timer()
         self.client.principal, self.client.org = identity.principal, identity.org
         self.repeated = None
         self._audit(None)
         self.splitter.frame_bytes_max = self.server.settings.socket_request_max_bytes
+        if is_new and not self.server.admit_to_org(self):
+            self.mute(math.inf)
+            self.server.loop.call_later(ABOVE_LIMIT_S, self.abort)
 
     def _refused(self, reason: str) -> None:
         """Disconnect after the reply that says so."""

@@ -76,6 +76,7 @@ class ClusterKeys:
     user_changes: str = field(init=False)  # pub/sub channel: <user name>
     quotas: str = field(init=False)  # hash: <org>/<quota>/<entity> -> its value
     quota_changes: str = field(init=False)  # pub/sub channel: <version of the quotas>
+    org_connections: str = field(init=False)  # hash: process of a broker -> its connections of each organisation
     resource_configs: str = field(init=False)  # hash: <kind>/<resource>/<config> -> value
     resource_config_changes: str = field(init=False)  # pub/sub channel: <version of these configs>
 
@@ -108,6 +109,7 @@ class ClusterKeys:
             ("user_changes", "user-changes"),
             ("quotas", "quotas"),
             ("quota_changes", "quota-changes"),
+            ("org_connections", "org-connections"),
             ("resource_configs", "resource-configs"),
             ("resource_config_changes", "resource-config-changes"),
         ):

@@ -30,7 +30,9 @@ class MemoryPressure:
 
     def __init__(self, store: Store, share_max: float) -> None:
         self.is_high = False
-        """Whether some server delays or refuses records."""
+        """Whether some server delays or refuses records, or some organisation has no room for them."""
+        self.full_orgs: frozenset[str] = frozenset()
+        """Organisations whose records fill what they may have."""
         self._store = store
         self._share_max = share_max
         self._shares: dict[Node, float] = {}
@@ -42,7 +44,7 @@ class MemoryPressure:
         refused_before = any(share >= self._share_max for share in self._shares.values())
         self._shares = dict(zip(nodes, shares, strict=True))
         fullest = max(shares, default=0.0)
-        self.is_high = fullest > self._share_max - DELAYED_SHARE
+        self.is_high = fullest > self._share_max - DELAYED_SHARE or bool(self.full_orgs)
         refuses, used_percent = fullest >= self._share_max, round(fullest * 100, 1)
         if refuses and not refused_before:
             logger.warning("redis_memory_short", used_percent=used_percent)

@@ -262,7 +262,7 @@ class Catalog:
     ) -> Topic:
         """Create a topic; its configs are parsed already (`configs.parse`). `check_new` refuses clients' internal ones.
 
-        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, StoreUnavailable. After StoreUnavailable the topic
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, PolicyViolation, StoreUnavailable: then the topic
         may or may not exist; another broker completes a creation that was started.
         """
         names.check(name)
@@ -321,7 +321,7 @@ class Catalog:
         logger.info("topic_deleted", org=org, topic=name)
 
     async def add_partitions(self, org: str, name: str, count: int) -> Topic:
-        """Increase a topic's partitions to `count`. Raises as `check_growth`, StoreUnavailable."""
+        """Increase a topic's partitions to `count`. Raises as `check_growth`, PolicyViolation, StoreUnavailable."""
         topic = await self.check_growth(org, name, count)
         record = await self._steps.want_partitions(org, name, topic.topic_id, count)
         await self._steps.finish(org, name, record)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from tidegate.errors import InvalidTopic, UnknownTopicOrPartition
+from tidegate.errors import InvalidTopic, PolicyViolation, UnknownTopicOrPartition
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -26,6 +26,7 @@ ALTER_CONFIGS = Script("topics/alter_configs")
 RESTORE_TOPIC = Script("topics/restore_topic")
 
 _AT_ONCE: Final = 200
+_LIMITED: Final = "the organisation's limit of topics or partitions is reached (quotas topics_max, partitions_max)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +56,36 @@ class TopicSteps:
     async def take_name(
         self, org: str, name: str, topic_id: UUID, partition_count: int, log_format: str, overrides: Mapping[str, str]
     ) -> Record:
-        """Reserve the name; returns the new record, or the existing one. Raises InvalidTopic."""
+        """Reserve the name; returns the new record, or the existing one. Raises InvalidTopic, PolicyViolation."""
         keys, field = self._keys, f"{org}/{name}"
         pairs = [text for pair in overrides.items() for text in pair]
         try:
             (text,) = await self._store.run(
                 CREATE_TOPIC,
-                [keys.topics, keys.topic(org, name), keys.topic_names, keys.info],
+                [keys.topics, keys.topic(org, name), keys.topic_names, keys.info, keys.quotas],
                 *(field, _plain_field(org, name), topic_id.hex, partition_count, log_format, keys.topic_changes),
                 *pairs,
             )
         except InvalidTopic:
             raise InvalidTopic(f"a topic exists whose name differs from {name!r} only by '.' and '_'") from None
+        except PolicyViolation:
+            raise PolicyViolation(_LIMITED) from None
         return Record.parse(text)
 
     async def want_partitions(self, org: str, name: str, topic_id: UUID, count: int) -> Record:
-        """Set a higher target count of partitions. Raises UnknownTopicOrPartition, InvalidPartitions."""
+        """Set a higher target count of partitions.
+
+        Raises UnknownTopicOrPartition, InvalidPartitions, PolicyViolation.
+        """
         keys = self._keys
-        (text,) = await self._store.run(
-            ADD_PARTITIONS, [keys.topics, keys.info], f"{org}/{name}", topic_id.hex, count, keys.topic_changes
-        )
+        try:
+            (text,) = await self._store.run(
+                ADD_PARTITIONS,
+                [keys.topics, keys.info, keys.quotas],
+                *(f"{org}/{name}", topic_id.hex, count, keys.topic_changes),
+            )
+        except PolicyViolation:
+            raise PolicyViolation(_LIMITED) from None
         return Record.parse(text)
 
     async def replace_configs(

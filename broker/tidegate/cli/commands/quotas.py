@@ -26,8 +26,8 @@ Key = Annotated[
     str,
     typer.Argument(
         metavar="QUOTA",
-        help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate, or of an ip "
-        "connection_creation_rate.",
+        help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; of an ip "
+        "connection_creation_rate; of an org also topics_max, partitions_max, connections_max, log_bytes_max.",
     ),
 ]
 
@@ -57,7 +57,12 @@ def list_quotas(server: RedisServer, org: Org = "default", output: Output = Form
 def set_quota(
     entity: EntityText,
     key: Key,
-    value: Annotated[float, typer.Argument(metavar="VALUE", help="Bytes, percent or count a second.")],
+    value: Annotated[
+        float,
+        typer.Argument(
+            metavar="VALUE", help="Bytes, percent or count a second; what an org may have in bytes or as a count."
+        ),
+    ],
     server: RedisServer,
     org: Org = "default",
     yes: Yes = False,
