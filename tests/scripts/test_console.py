@@ -15,6 +15,8 @@ from kio.schema.errors import ErrorCode
 from yarl import URL
 
 from tests.support.whole_broker import WholeBroker, request
+from tidegate.audit.ocsf import Origin, authentication
+from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.audit import Actor, Audit
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.groups.reset_plan import Choice
@@ -276,6 +278,28 @@ async def test_actions_of_operators_are_shown(whole: WholeBroker, http: Http) ->
     text = await text_of(http, "/console/audit")
 
     assert "anna" in text and "group.delete" in text and "<script>alert" not in text
+
+
+async def test_security_audit_is_shown_and_filtered(whole: WholeBroker, http: Http) -> None:
+    """Who was denied what, by principal; names are escaped."""
+    trail = AuditTrail(
+        whole.store, whole.store.settings.model_copy(update={"audit_stream_bytes": 1 << 20}), lambda: "1"
+    )
+    anna, mallory = (Origin(f"User:{name}", "default", "10.1.2.3", 9, "APP") for name in ("anna", NASTY))
+    trail.note(authentication(anna, "PLAIN"))
+    trail.note(authentication(mallory, "PLAIN", "wrong password"))
+    await trail.flush()
+
+    every = await text_of(http, "/console/audit/events")
+    failed = await text_of(http, "/console/audit/events", failed="yes")
+    annas = await text_of(http, "/console/audit/events", who="User:anna")
+    async with http.get("/api/v1/audit/events", params={"failed": "true"}) as answer:
+        [event] = (await answer.json())["events"]
+
+    assert "User:anna" in every and "2 events" in every and "<script>alert" not in every
+    assert "User:anna" not in failed and "wrong password" in failed
+    assert "1 event<" in annas and "wrong password" not in annas
+    assert (event["who"], event["status"], event["detail"]) == (f"User:{NASTY}", "Failure", "wrong password")
 
 
 # -- what operators change

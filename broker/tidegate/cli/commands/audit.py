@@ -40,16 +40,17 @@ def audit(
     output: Output = Form.TABLE,
 ) -> None:
     """Print the brokers' security audit, oldest event first; JSON has the form of OCSF."""
+    from tidegate.audit.reading import Wanted
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows
     from tidegate.store.keys import ClusterKeys
 
-    stream = ClusterKeys(server.prefix).audit_events
+    stream, wanted = ClusterKeys(server.prefix).audit_events, Wanted(user or "", failed)
     with connected(server) as client:
         newest = client.xrevrange(stream, count=1)
         found = []
         for _, event in _newest_first(client, stream):
-            if _wanted(event, user, failed):
+            if wanted.matches(event):
                 found.append(event)
             if len(found) == count:
                 break
@@ -62,7 +63,7 @@ def audit(
         while follow:
             for entry_id, fields in client.xrange(stream, b"(" + after, "+", count=_PAGE):
                 after, event = entry_id, json.loads(fields[b"event"])
-                if _wanted(event, user, failed):
+                if wanted.matches(event):
                     typer.echo(json.dumps(event))
             time.sleep(_FOLLOW_S)
 
@@ -75,23 +76,11 @@ def _newest_first(client: Any, stream: str) -> Iterator[tuple[bytes, dict[str, A
         before = b"(" + entries[-1][0]
 
 
-def _wanted(event: dict[str, Any], user: str | None, failed: bool) -> bool:
-    return (user is None or event["actor"]["user"]["name"] == user) and (not failed or event["status"] == "Failure")
-
-
 def _row(event: dict[str, Any]) -> dict[str, Any]:
-    who = event["actor"]["user"]
-    what = event["api"]["operation"] if "api" in event else f"{event['class_name']}: {event['activity_name']}"
-    resources = [f"{one['type']}:{one['name']}" for one in event.get("resources", ())]
-    if event["class_uid"] == 3001:
-        resources = [event["user"]["name"]]
-    return {
-        "time": datetime.fromtimestamp(event["time"] / 1000, UTC).isoformat(timespec="milliseconds"),
-        "who": who["name"],
-        "org": who["org"]["name"],
-        "host": event["src_endpoint"]["ip"],
-        "what": what,
-        "resources": resources,
-        "status": event["status"] if event.get("count", 1) == 1 else f"{event['status']} x{event['count']}",
-        "detail": event.get("status_detail", ""),
+    from tidegate.audit.reading import row
+
+    shown = row(event)
+    return shown | {
+        "time": datetime.fromtimestamp(shown["time_ms"] / 1000, UTC).isoformat(timespec="milliseconds"),
+        "status": shown["status"] if shown["count"] == 1 else f"{shown['status']} x{shown['count']}",
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from tidegate.audit import reading
 from tidegate.cluster import audit
 from tidegate.http import broker_views, group_views, overview_views, producer_views, redis_views, topic_views
 from tidegate.http.api.endpoint import Asked, endpoint
@@ -32,6 +33,13 @@ class AuditCount(Nothing):
     """Maximum number of items, newest first."""
 
     count: int = Field(default=100, ge=1, le=1_000)
+
+
+class EventsAsked(AuditCount):
+    """The newest events: of one principal, or failures only, where asked for."""
+
+    who: str = ""
+    failed: bool = False
 
 
 class Partitions(OfOrg):
@@ -124,3 +132,11 @@ async def get_redis(asked: Asked) -> dict[str, Any]:
 async def list_actions(asked: Asked) -> dict[str, Any]:
     """Changes and attempted changes by administrators, newest first."""
     return {"actions": await audit.entries(asked.context.store, asked.query.count)}
+
+
+@endpoint("GET", "/audit/events", cluster_models.AuditEvents, query=EventsAsked)
+async def list_audit_events(asked: Asked) -> dict[str, Any]:
+    """Events of the security audit, newest first, with `audit_stream_bytes` set."""
+    wanted = reading.Wanted(asked.query.who, asked.query.failed)
+    events = await reading.newest(asked.context.store, wanted, asked.query.count)
+    return {"events": [reading.row(event) for event in events]}

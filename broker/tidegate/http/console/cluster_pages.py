@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from tidegate.audit import reading
 from tidegate.cluster import audit
 from tidegate.http import producer_views
 from tidegate.http.broker_views import brokers
@@ -95,6 +96,23 @@ async def audit_page(request: web.Request) -> web.StreamResponse:
             for one in await audit.entries(store, ENTRIES_SHOWN)
         ],
         most=ENTRIES_SHOWN,
+    )
+
+
+async def audit_events_page(request: web.Request) -> web.StreamResponse:
+    """The security audit, newest first, all of it or of one principal, or failures only."""
+    context, who = console_of(request).context, request.query.get("who", "").strip()
+    failed = request.query.get("failed", "") == "yes"
+    events = await reading.newest(context.store, reading.Wanted(who, failed), ENTRIES_SHOWN)
+    return await page(
+        request,
+        "audit_events.html",
+        rows=[reading.row(event) for event in events],
+        who_asked=who,
+        failed=failed,
+        is_on=bool(context.settings.audit_stream_bytes),
+        most=ENTRIES_SHOWN,
+        searched_max=reading.SEARCHED_MAX,
     )
 
 

@@ -27,6 +27,7 @@ def application() -> web.Application:
             web.get("/redis", cluster_pages.redis_page),
             web.get("/producers", cluster_pages.producers_page),
             web.get("/audit", cluster_pages.audit_page),
+            web.get("/audit/events", cluster_pages.audit_events_page),
             web.get("/login", login_page.login),
         ],
     )

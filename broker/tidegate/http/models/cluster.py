@@ -229,3 +229,23 @@ class Audit(Model):
     """The last actions, newest first."""
 
     actions: list[Action]
+
+
+class AuditEvent(Model):
+    """Who authenticated, changed or was denied something; `count`: how many equal ones it stands for."""
+
+    time_ms: int
+    who: str
+    org: str
+    host: str
+    what: str
+    resources: list[str]
+    status: str
+    count: int
+    detail: str
+
+
+class AuditEvents(Model):
+    """The last events, newest first."""
+
+    events: list[AuditEvent]
