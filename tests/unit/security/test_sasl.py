@@ -218,7 +218,7 @@ async def test_session_authenticates_once_and_again_as_the_same_user(monkeypatch
     assert not one.expired
 
 
-async def test_session_cannot_change_its_organisation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_cannot_change_its_org(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the connection has open, such as fetch sessions, is of the first one."""
     one, accepted, refused = session(max_reauth_ms=60_000)
     now_s = 100.0
