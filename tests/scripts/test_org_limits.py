@@ -127,7 +127,7 @@ async def test_nothing_is_reported_without_limits(store: Store, quotas: Quotas) 
     assert not await store.command("EXISTS", store.cluster_keys.org_connections)
 
 
-async def test_org_whose_records_reach_the_limit_is_found(store: Store, catalog: Catalog, quotas: Quotas) -> None:
+async def test_org_with_records_above_its_limit_is_found(store: Store, catalog: Catalog, quotas: Quotas) -> None:
     pressure = MemoryPressure(store, 0.9)
     limits = org_limits(store, quotas, "first", topics=catalog.all_topics, pressure=pressure)
     await limit(quotas, EVERY_ORG, Quota.LOG_BYTES, 1_000)
