@@ -1,6 +1,6 @@
 # syntax=docker/dockerfile:1
 # What it is built on: anything of Debian's kind with Python 3.11 or newer as python3. `make image` makes one by itself.
-ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm
+ARG PYTHON_IMAGE=python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82ee5dd2c74bec2e1c2467cdad47886280501df722372d2e1
 
 # -- pip and the wheel's builder, in a virtual environment that stays behind
 FROM ${PYTHON_IMAGE} AS tools
@@ -12,21 +12,26 @@ RUN if ! python3 -c 'import ensurepip' 2>/dev/null; then \
       apt-get update && apt-get install --yes --no-install-recommends python3-venv && rm -rf /var/lib/apt/lists/*; \
     fi
 COPY constraints.txt ./
+COPY requirements requirements
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    python3 -m venv /opt/tools && /opt/tools/bin/pip install --constraint constraints.txt hatchling
+    python3 -m venv /opt/tools \
+    && /opt/tools/bin/pip install --require-hashes --only-binary :all: --requirement requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY broker broker
 COPY pipeline pipeline
 COPY redis_scripts redis_scripts
 RUN /opt/tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /dist . ./pipeline
 
-# -- the broker's environment; EXTRAS are further ones of pyproject.toml, with commas
+# -- the broker's environment; EXTRAS are further ones of pyproject.toml that requirements/ has, with commas
 FROM tools AS environment
 ARG EXTRAS=
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
-    && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
-         "$(echo /dist/tidegate-*.whl)${EXTRAS:+[$EXTRAS]}" \
+    && pip="/opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile" \
+    && for set in broker $(IFS=,; echo $EXTRAS); do \
+         $pip --require-hashes --only-binary :all: --requirement "requirements/$set.txt" || exit 1; \
+       done \
+    && $pip --no-deps /dist/tidegate-*.whl \
     && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && find /opt/tidegate -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 

@@ -13,7 +13,7 @@ SUITE ?= quick
 PYTEST_ARGS ?=
 WORKERS ?= 4
 
-.PHONY: help install run test check simulate cost scan sbom audit demo stuck incidents bench sparkbench screenshots docs site clean
+.PHONY: help install run test check simulate cost scan lock sbom audit demo stuck incidents bench sparkbench screenshots docs site clean
 .PHONY: java chromium helm image-tools
 
 help: ## list the targets
@@ -213,6 +213,14 @@ $(FOR_SUPPLY): pyproject.toml constraints.txt
 	@set -eu; echo "making .venv-supply"; "$${PYTHON:-python3}" -m venv .venv-supply; \
 	  $(SUPPLY)/python -m pip install -q --no-compile -c constraints.txt $$(sed -n '/^supply = \[/,/^\]/s/^ *"\(.*\)",/\1/p' pyproject.toml)
 	@touch $@
+
+LOCK := $(SUPPLY)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --universal --python-version 3.11 \
+  --custom-compile-command "make lock"
+
+lock: $(FOR_SUPPLY) ## requirements/*.txt: what the broker's image installs, with hashes, from constraints.txt
+	@set -eu; mkdir -p requirements; $(LOCK) pyproject.toml -o requirements/broker.txt; \
+	  for extra in archive otel; do $(LOCK) pyproject.toml --extra $$extra -o requirements/$$extra.txt; done; \
+	  echo hatchling | $(LOCK) - -o requirements/build.txt
 
 scan: $(FOR_SUPPLY) ## bandit over broker and pipeline; pyproject.toml has the reason of each exclusion
 	$(SUPPLY)/bandit -q -c pyproject.toml -r broker pipeline

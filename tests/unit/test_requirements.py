@@ -1,0 +1,62 @@
+"""The lists with hashes that the broker's image installs are those of constraints.txt."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LISTS = ("broker", "archive", "otel", "build")
+ONLY_ELSEWHERE = {"colorama", "tzdata"}
+"""Windows alone installs these."""
+
+
+def normalised(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def pinned(text: str) -> dict[str, str]:
+    return {normalised(name): version for name, version in re.findall(r"^([\w.-]+)(?:\[.*?\])?==([^\s;]+)", text, re.M)}
+
+
+def locked(name: str) -> str:
+    return (REPOSITORY / "requirements" / f"{name}.txt").read_text()
+
+
+def names(requirements: list[str]) -> set[str]:
+    return {normalised(found[0]) for one in requirements if (found := re.match(r"[\w.-]+", one))}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_requirements_have_the_constraints_versions_and_hashes(name: str) -> None:
+    constraints = pinned((REPOSITORY / "constraints.txt").read_text())
+    entries = [one for one in re.split(r"\n(?=[\w.-]+(?:\[|==))", locked(name)) if not one.startswith("#")]
+
+    differing = {
+        package: version
+        for package, version in pinned(locked(name)).items()
+        if package not in ONLY_ELSEWHERE and constraints.get(package) != version
+    }
+    assert entries
+    assert differing == {}
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_requirements_name_every_dependency_of_the_wheel() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    extras = project["project"]["optional-dependencies"]
+
+    assert names(project["project"]["dependencies"]) <= pinned(locked("broker")).keys()
+    for extra in ("archive", "otel"):
+        assert names(extras[extra]) <= pinned(locked(extra)).keys()
+    assert names(project["build-system"]["requires"]) <= pinned(locked("build")).keys()
+
+
+def test_image_is_built_from_pinned_files() -> None:
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+
+    assert re.search(r"^ARG PYTHON_IMAGE=\S+@sha256:[0-9a-f]{64}$", dockerfile, re.M)
+    assert dockerfile.count("--require-hashes --only-binary :all:") == 2
