@@ -120,11 +120,19 @@ async def test_connections_of_a_broker_that_died_are_forgotten(
 
 async def test_nothing_is_reported_without_limits(store: Store, quotas: Quotas) -> None:
     limits = org_limits(store, quotas, "first", connections=lambda: ["acme"])
-    await limits.report_connections()
-    await limits.measure_logs()
-
-    assert limits.admits("acme")
-    assert not await store.command("EXISTS", store.cluster_keys.org_connections)
+    await limits.start()
+    try:
+        await asyncio.sleep(0)
+        assert limits.admits("acme")
+        assert not await store.command("EXISTS", store.cluster_keys.org_connections)
+        await limit(quotas, ACME, Quota.CONNECTIONS, 1)
+        limits.on_quotas_changed()
+        async with asyncio.timeout(30):
+            while not await store.command("EXISTS", store.cluster_keys.org_connections):
+                await asyncio.sleep(0.01)
+        assert not limits.admits("acme")
+    finally:
+        await limits.close()
 
 
 async def test_org_with_records_above_its_limit_is_found(store: Store, catalog: Catalog, quotas: Quotas) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from tidegate.quotas.entities import Quota
@@ -50,16 +50,36 @@ class OrgLimits:
         self._connections, self._topics = connections, topics
         self._own: Counter[str] = Counter()
         self._elsewhere: Counter[str] = Counter()
+        self._limited = {Quota.CONNECTIONS: asyncio.Event(), Quota.LOG_BYTES: asyncio.Event()}
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
-        """Count from now on, if there are limits."""
-        self._loops.every("org-connections", REPORT_MS, self.report_connections)
-        self._loops.every("org-bytes", MEASURE_MS, self.measure_logs)
+        """Count from now on, whenever there are limits."""
+        self.on_quotas_changed()
+        report, measure = self.report_connections, self.measure_logs
+        self._loops.run("org-connections", lambda: self._repeat(Quota.CONNECTIONS, REPORT_MS, report))
+        self._loops.run("org-bytes", lambda: self._repeat(Quota.LOG_BYTES, MEASURE_MS, measure))
 
     async def close(self) -> None:
         """Stop; what was reported ends by itself."""
         await self._loops.close()
+
+    def on_quotas_changed(self) -> bool:
+        """Begin or end to count; returns whether connections are limited."""
+        for quota, limited in self._limited.items():
+            if self._quotas.table.limits(quota):
+                limited.set()
+            else:
+                limited.clear()
+        if not self._limited[Quota.LOG_BYTES].is_set():
+            self._pressure.full_orgs = frozenset()
+        return self._limited[Quota.CONNECTIONS].is_set()
+
+    async def _repeat(self, quota: Quota, interval_ms: int, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._limited[quota].wait()
+            await step()
+            await asyncio.sleep(interval_ms / 1000)
 
     def admits(self, org: str) -> bool:
         """Count one more connection of an organisation, unless it has as many as it may."""
@@ -73,8 +93,6 @@ class OrgLimits:
 
     async def report_connections(self) -> None:
         """Report this broker's connections, and get those of the others. Raises StoreUnavailable."""
-        if not self._quotas.table.limits(Quota.CONNECTIONS):
-            return
         self._own = own = Counter(self._connections())
         keys = [self._store.cluster_keys.org_connections]
         reply = await self._store.run(REPORT_CONNECTIONS, keys, self._process, REPORTED_MS, json.dumps(own))
@@ -86,9 +104,6 @@ class OrgLimits:
     async def measure_logs(self) -> None:
         """Find the organisations whose records fill what they may have. Raises StoreUnavailable."""
         table = self._quotas.table
-        if not table.limits(Quota.LOG_BYTES):
-            self._pressure.full_orgs = frozenset()
-            return
         limits: dict[str, float] = {}
         metas: list[tuple[str, str]] = []
         log_keys = self._store.log_keys

@@ -73,6 +73,7 @@ class Server:
         self.request_type = self._plain_request_type = request_type
         self._leases: QuotaLeases | None = None
         self._org_limits: OrgLimits | None = None
+        self._limits_connections = False
         self.draining = asyncio.Event()
         shares = shares_of(settings.memory_max)
         self.request_bytes = RequestBytes(min(settings.requests_in_flight_bytes_max, shares.requests))
@@ -155,6 +156,8 @@ class Server:
 
     def meter(self, leases: QuotaLeases | None) -> None:
         """Count what requests use from now on; None: there are no quotas, count nothing."""
+        if self._org_limits is not None:
+            self._limits_connections = self._org_limits.on_quotas_changed()
         if self._leases is leases:
             return
         self._leases = leases
@@ -287,7 +290,7 @@ class Server:
         """Register a new connection; False above `connections_max` or without a lease."""
         if self._refusing or self.full():
             return False
-        if connection.client.sasl is None and not self.admit_to_org(connection):
+        if self._limits_connections and connection.client.sasl is None and not self.admit_to_org(connection):
             return False
         if self._leases is not None:
             self._limit_rate(connection, self._leases)
@@ -300,7 +303,7 @@ class Server:
     def admit_to_org(self, connection: Connection) -> bool:
         """Count a connection for its organisation, which is known; False if that has as many as it may."""
         org = connection.client.org
-        if self._org_limits is None or self._org_limits.admits(org):
+        if not self._limits_connections or self._org_limits is None or self._org_limits.admits(org):
             return True
         metrics.connections_refused += 1
         self.limited_log.warn("connections_refused_of_org", org=org, quota=Quota.CONNECTIONS.value)
