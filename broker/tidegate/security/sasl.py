@@ -30,6 +30,7 @@ class Plain:
 
     def __init__(self, users: Users) -> None:
         self.identity: Identity | None = None
+        self.is_refused = False
         self._users = users
 
     async def step(self, token: bytes) -> bytes:
@@ -53,6 +54,7 @@ class Scram:
 
     def __init__(self, mechanism: str, users: Users) -> None:
         self.identity: Identity | None = None
+        self.is_refused = False
         self._mechanism = mechanism
         self._users = users
         self._user: User | None = None
@@ -106,11 +108,11 @@ class OAuthBearer:
 
     def __init__(self, validator: TokenValidator) -> None:
         self.identity: Identity | None = None
+        self.is_refused = False
         self._validator = validator
-        self._refused = False
 
     async def step(self, token: bytes) -> bytes:
-        if self._refused:
+        if self.is_refused:
             raise SaslAuthenticationFailed(_WRONG.format("OAUTHBEARER"))
         match = _BEARER.fullmatch(token)
         if match is None:
@@ -118,7 +120,7 @@ class OAuthBearer:
         try:
             self.identity = await self._validator.identity(match["token"].decode("ascii"))
         except InvalidToken:
-            self._refused = True
+            self.is_refused = True
             return b'{"status":"invalid_token"}'
         return b""
 

@@ -15,9 +15,13 @@ TOKEN_BYTES_MAX: Final = 64 * 1024
 
 
 class Authentication(Protocol):
-    """One exchange of one mechanism; `identity` is set when the client is authenticated."""
+    """One exchange of one mechanism; `identity` is set when the client is authenticated.
+
+    `is_refused`: the client was told that it is not, and has to acknowledge that before the exchange ends.
+    """
 
     identity: Identity | None
+    is_refused: bool
 
     async def step(self, token: bytes) -> bytes:
         """Answer a client's message. Raises SaslAuthenticationFailed, StoreUnavailable."""
@@ -128,6 +132,12 @@ class SaslSession:
         self._expires_s = monotonic() + lifetime_ms / 1000 if lifetime_ms else None
         self._on_authenticated(identity)
         return answer, lifetime_ms
+
+    def end(self) -> None:
+        """The connection is closed: report a refusal that the client did not acknowledge."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None and exchange.is_refused:
+            self._on_refused("Authentication failed: the token was refused")
 
     def _lifetime_ms(self, identity: Identity) -> int:
         """The shorter of the credential's life and connections_max_reauth_ms, as Kafka does; 0 without end."""

@@ -48,6 +48,7 @@ class SaslConnection(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
+        self._session.end()
 
     def take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """Take requests of authentication; others only from a client whose session has not expired."""

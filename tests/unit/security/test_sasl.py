@@ -218,6 +218,19 @@ async def test_session_authenticates_once_and_again_as_the_same_user(monkeypatch
     assert not one.expired
 
 
+async def test_session_reports_a_refused_token_that_is_not_acknowledged(validator: TokenValidator) -> None:
+    """aiokafka closes the connection at the error challenge, where RFC 7628 has it send a byte."""
+    refused: list[str] = []
+    one = SaslSession({"OAUTHBEARER": lambda: OAuthBearer(validator)}, 0, lambda _: None, refused.append)
+    one.handshake("OAUTHBEARER")
+    answer, _ = await one.authenticate(b"n,,\x01auth=Bearer e30.e30.e30\x01\x01")
+    assert (answer, refused) == (b'{"status":"invalid_token"}', [])
+
+    one.end()
+    one.end()
+    assert refused == ["Authentication failed: the token was refused"]
+
+
 async def test_session_cannot_change_its_org(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the connection has open, such as fetch sessions, is of the first one."""
     one, accepted, refused = session(max_reauth_ms=60_000)
