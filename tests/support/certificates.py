@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from datetime import datetime
 from pathlib import Path
 
 import trustme
@@ -17,9 +18,9 @@ class Authority:
         self.file = directory / "ca.pem"
         self._ca.cert_pem.write_to_path(self.file)
 
-    def issue(self, name: str, *hosts: str) -> Path:
-        """A certificate for hosts (or of a client of this name), its key behind it, in one file that is replaced."""
-        issued = self._ca.issue_cert(*(hosts or (f"{name}@test",)), common_name=name)
+    def issue(self, name: str, *hosts: str, not_after: datetime | None = None) -> Path:
+        """A certificate for hosts (or of a client of this name), its key before it, in one file that is replaced."""
+        issued = self._ca.issue_cert(*(hosts or (f"{name}@test",)), common_name=name, not_after=not_after)
         path = self._directory / f"{name}.pem"
         whole = self._directory / f"{name}.new"
         whole.write_bytes(issued.private_key_and_cert_chain_pem.bytes())

@@ -17,11 +17,13 @@ import structlog
 
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
+from tidegate.audit.ocsf import Origin, authentication
 from tidegate.memory import shares_of
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.quotas.org_limits import OrgLimits
 from tidegate.quotas.table import Quotas
+from tidegate.security.identity import ANONYMOUS, DEFAULT_ORG
 from tidegate.server import limits
 from tidegate.server.certificate_connection import CertificateConnection
 from tidegate.server.certificates import Certificates
@@ -340,6 +342,13 @@ class Server:
             do="set security.protocol=PLAINTEXT at the client, or have it connect to an SSL listener",
         )
         connection.drain()
+
+    def on_certificate_refused(self, listener: str, host: str, reason: str) -> None:
+        """Audit that a client's certificate was refused in the handshake."""
+        trail = self.context.audit
+        if trail is not None:
+            origin = Origin(ANONYMOUS, DEFAULT_ORG, host, 0, listener)
+            trail.note_repeatable((host, listener, reason), lambda: authentication(origin, "TLS", reason))
 
     def forget(self, connection: Connection) -> None:
         """Unregister a closed connection."""

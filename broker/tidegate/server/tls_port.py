@@ -41,6 +41,8 @@ _DO: Final = {
     "UNSUPPORTED_PROTOCOL": "TLS 1.2 is the oldest that is spoken",
 }
 """OpenSSL's reason -> the remedy for the log."""
+_OF_CERTIFICATE: Final = frozenset({"PEER_DID_NOT_RETURN_A_CERTIFICATE", "CERTIFICATE_VERIFY_FAILED"})
+"""Reasons for which this side refuses a client's certificate."""
 
 
 class AcceptingServer(Protocol):
@@ -48,6 +50,9 @@ class AcceptingServer(Protocol):
 
     loop: asyncio.AbstractEventLoop
     limited_log: RateLimitedLogger
+
+    def on_certificate_refused(self, listener: str, host: str, reason: str) -> None:
+        """A client's certificate is missing, expired, or not of a trusted authority."""
 
     def full(self, coming: int = 0) -> bool:
         """Whether no more connections are accepted."""
@@ -160,6 +165,9 @@ class TlsPort:
         reported = {"listener": self._listener, "host": host, "reason": reason}
         if reason in _DO:
             reported["do"] = _DO[reason]
+        if reason in _OF_CERTIFICATE:
+            detail = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else "no certificate"
+            self._server.on_certificate_refused(self._listener, host, detail)
         self._server.limited_log.warn("tls_handshake_failed", **reported)
 
 

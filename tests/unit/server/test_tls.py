@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -41,12 +42,12 @@ def authority(tmp_path: Path) -> Authority:
 
 @asynccontextmanager
 async def serving(
-    authority: Authority, handlers: Handlers | None = None, **settings: Any
+    authority: Authority, handlers: Handlers | None = None, audit: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[Server, Certificates]]:
     """A server whose port 0 speaks TLS and whose port 1 does not."""
     handlers = handlers or Handlers()
     given = Settings(ssl_certificate_file=str(authority.issue("broker", "127.0.0.1")), **settings)
-    server = Server(cast(BrokerContext, SimpleNamespace(security=None)), handlers.table(), given)
+    server = Server(cast(BrokerContext, SimpleNamespace(security=None, audit=audit)), handlers.table(), given)
     certificates = Certificates(given)
     server.open_tls(bind("127.0.0.1", 0, "TIDEGATE_LISTENERS"), "SSL", certificates)
     await server.open("127.0.0.1", 0)
@@ -149,6 +150,22 @@ async def test_client_without_a_certificate_is_refused_where_one_is_required(aut
                     await nobody.ask(VERSIONS)
             await until(lambda: any(line["event"] == "tls_handshake_failed" for line in lines))
     assert reported(lines, "tls_handshake_failed")["do"] == "the client needs a certificate of ssl_client_ca_file"
+
+
+@on_both_loops
+async def test_refused_certificates_are_in_the_audit(authority: Authority) -> None:
+    expired = authority.issue("app", not_after=datetime.now(UTC) - timedelta(days=1))
+    noted: list[dict[str, Any]] = []
+    trail = SimpleNamespace(note_repeatable=lambda key, event: noted.append(event()))
+    async with serving(authority, audit=trail, ssl_client_ca_file=str(authority.file)) as (server, _):
+        for shown in (expired, None):
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                async with await client_of(server, authority.client(shown)) as client:
+                    await client.ask(VERSIONS)
+        await until(lambda: len(noted) == 2)
+
+    assert [event["status_detail"] for event in noted] == ["certificate has expired", "no certificate"]
+    assert {event["class_uid"] for event in noted} == {3002}
 
 
 @on_both_loops
