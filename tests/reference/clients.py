@@ -202,6 +202,10 @@ get GROUP_ID_NOT_FOUND. So it was for `cooperative-sticky` with members of Java 
 last member of KIP-848 leaves, classic members whose generation is not the group's get ILLEGAL_GENERATION: they lose
 their partitions for one rebalance and read again what they had not committed.
 
+Authentication over TLS is tried with librdkafka, aiokafka, kafka-python, Java, franz-go, sarama and KafkaJS
+(`tests/conformance/test_client_logins.py`): PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and client certificates;
+with a wrong password, an expired token and an expired certificate each is refused, which the audit shows.
+
 Transactions are tried with Kafka Streams and, by `tests/chaos/test_transaction_chains.py`, with librdkafka, aiokafka,
 Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while brokers and Redis are killed, and its
 output is its input, once. aiokafka, sarama and KafkaJS commit offsets without the member's generation (KIP-447): as
