@@ -169,6 +169,8 @@ class Client:
     """Throttle time of the topic changes under way, which are one request at a time; its reply takes it."""
     fetch_rules_version: int = -1
     """Version of the access rules by which the topics of its fetch session were checked."""
+    allowed: dict[int, tuple[object, ...]] | None = None
+    """API key -> what access control allowed last, of requests that are often the same."""
     software: Software = UNKNOWN
     software_name: str = "unknown"
     software_version: str = "unknown"

@@ -74,13 +74,13 @@ Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str |
 
 
 @inline_api(ApiKey.PRODUCE, first=0, last=13, raw=True, away=ErrorCode.request_timed_out, error=error_responses.produce)
-def produce(call: Call, body: memoryview) -> None:
-    """Append batches.
+def produce(call: Call, body: memoryview | ProduceRequest) -> None:
+    """Append batches; access control passes a request that it has read already.
 
     v0-2: message sets. v5: log start offset. v7: zstd. v8: record errors. v9: flexible. v13: topic ids.
     """
     try:
-        request = read_produce(call.version, body)
+        request = body if isinstance(body, ProduceRequest) else read_produce(call.version, body)
     except DecodeError as error:
         call.close(f"malformed Produce v{call.version}: {error}")
         return

@@ -30,6 +30,7 @@ from tidegate.server import dispatch
 from tidegate.server.authorization.access import Access, Verdict
 from tidegate.server.authorization.filters import FILTERS
 from tidegate.server.authorization.rules import RULES
+from tidegate.server.authorization.scopes import SCOPES
 from tidegate.server.pending_request import PendingRequest
 
 OnDenied = Callable[[Call, Iterable[ErrorCode]], object]
@@ -86,19 +87,35 @@ class Authorization:
         return handle
 
     def _inline(self, api: Api, handler: Callable[..., Any]) -> Callable[..., Any]:
+        key, scope_of = api.key, SCOPES.get(api.key)
+        rules, catalog = self._authorizer.rules, self._context.catalog
+
         def handle(call: Any, request: Any) -> None:
-            if self._authorizer.is_super_user(call.client.principal):
+            client = call.client
+            if client.principal in self._authorizer.super_users:
                 handler(call, request)
                 return
-            access = self._access(call)
             parsed = _parsed(api, call, request)
             if parsed is None:
                 handler(call, request)  # malformed: the handler closes the connection
-            elif access.unresolved(parsed) or access.size(parsed) > SLICE:
+                return
+            scope = None if scope_of is None else scope_of(parsed)
+            if scope is not None:
+                allowed = rules.version, catalog.version, scope
+                if client.allowed is not None and client.allowed.get(key) == allowed:
+                    handler(call, parsed)
+                    if client.repeat is not None:
+                        client.repeat = self._while_unchanged(client.repeat)
+                    return
+            access = self._access(call)
+            if access.unresolved(parsed) or access.size(parsed) > SLICE:
                 call.run_alone()
                 self._context.tasks.start(self._check_later(api, handler, access, call, request, parsed))
             else:
-                self._run_inline(api, handler, access, call, request, self._judged(access, parsed))
+                verdict = self._judged(access, parsed)
+                if scope is not None and verdict is None:
+                    client.allowed = {**(client.allowed or {}), key: allowed}
+                self._run_inline(api, handler, access, call, request, verdict)
                 if call.client.repeat is not None:
                     call.client.repeat = self._while_unchanged(call.client.repeat)
 
