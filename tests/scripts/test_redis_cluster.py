@@ -7,6 +7,7 @@ import hashlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from redis.crc import key_slot as reference_slot
 
 from tests.support.logs import FakeTopic, append, append_later, batch, broker, given_log, read_all
 from tests.support.redis_cluster import Sharded
+from tests.support.tls import Authority, TlsServer, tls_server_binary
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
@@ -471,6 +473,57 @@ def test_replication_ids_stored_are_limited(assign: Callable[..., int], sharded:
     owner = sharded.owner("{cluster}")
     assert sharded.ask(owner, "HLEN", ClusterKeys("tidegate").replids) < 1_000
     assert assign("h a1009") == 1_010
+
+
+# -- TLS and announced names
+
+
+class TlsSharded(Sharded):
+    """The same with TLS ports; nodes announce the name `localhost`, and the certificates have no other."""
+
+    def __init__(self, authority: Authority) -> None:
+        announced = ["--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname"]
+        super().__init__(replicas=0, extra=["--tls-cluster", "yes", *announced])
+        self._authority = authority
+
+    def _server(self) -> ValkeyServer:
+        server = TlsServer(self._authority, "localhost", extra=self._extra)
+        self._closing.callback(server.stop)
+        self.servers.append(server)
+        return server
+
+    def at(self, port: int) -> ValkeyServer:
+        return next(one for one in self.servers if isinstance(one, TlsServer) and port in (one.port, one.tls_port))
+
+    @property
+    def url(self) -> str:
+        ports = [server.tls_port for server in self.servers if isinstance(server, TlsServer)]
+        return f"rediss+cluster://{','.join(f'localhost:{port}' for port in ports)}"
+
+
+@pytest.mark.skipif(tls_server_binary() is None, reason="no server with TLS here")
+async def test_nodes_are_reached_by_announced_names_over_tls(tmp_path: Path) -> None:
+    """Addresses would fail the check of the certificates' names."""
+    authority = Authority(tmp_path)
+    with TlsSharded(authority) as sharded:
+        settings = Settings(redis_url=sharded.url, redis_ca_file=authority.ca_file, redis_connect_timeout_ms=30_000)
+        opened = Store(settings)
+        await opened.start()
+        try:
+            assert len(await check_server(opened, settings)) == 3
+            topics = [topic(sharded, server) for server in sharded.servers]
+            for one in topics:
+                await given_log(opened, one)
+            async with broker(settings) as logs:
+                for one in topics:
+                    assert (await append(logs.partition(one, 0))).base_offset == 0
+            known = [node.control.address for node in opened.nodes]
+        finally:
+            await opened.close()
+        assert {address.host for address in known if address is not None} == {"localhost"}
+        assert {address.port for address in known if address is not None} == {
+            server.tls_port for server in sharded.servers if isinstance(server, TlsServer)
+        }
 
 
 # -- rights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -47,14 +48,20 @@ class Authority:
 class TlsServer(ValkeyServer):
     """A server with a plain port, which the tests use, and a TLS port beside it."""
 
-    def __init__(self, authority: Authority, *hosts: str, clients_show_certificates: bool = False) -> None:
+    def __init__(
+        self,
+        authority: Authority,
+        *hosts: str,
+        clients_show_certificates: bool = False,
+        extra: Sequence[str] = (),
+    ) -> None:
         certificate, key = authority.issue("server", *(hosts or ("127.0.0.1", "localhost")))
         self.tls_port = free_port()
         super().__init__(
             [
                 "--tls-port", str(self.tls_port), "--tls-cert-file", certificate, "--tls-key-file", key,
                 "--tls-ca-cert-file", authority.ca_file,
-                "--tls-auth-clients", "yes" if clients_show_certificates else "no",
+                "--tls-auth-clients", "yes" if clients_show_certificates else "no", *extra,
             ],
             binary=tls_server_binary(),
         )  # fmt: skip
