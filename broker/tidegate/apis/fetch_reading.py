@@ -35,6 +35,7 @@ from tidegate.errors import (
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.protocol.fast_writers import FetchPartition
 from tidegate.records.batch import holds_zstd
+from tidegate.store.calls import error_of
 
 if TYPE_CHECKING:
     from tidegate.log.logs import FetchedLog
@@ -245,11 +246,11 @@ class Reading:
             try:
                 outcome = await work
             except Exception as error:  # noqa: BLE001 - becomes the partition's error
-                outcome = error
+                outcome = error_of(error, "fetch_failed")
             self._reserved -= self._reading.pop(wanted)
             if self._answered:
                 return
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, KafkaError):
                 self._fail(wanted, outcome)
             elif wanted.result is None or wanted.result.diverging is None:
                 self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
@@ -287,13 +288,13 @@ class Reading:
         committed = self._isolation == READ_COMMITTED
         log.read(offset, budget, at_least_one, lambda outcome: self._arrived(wanted, at_least_one, outcome), committed)
 
-    def _arrived(self, wanted: Wanted, at_least_one: bool, outcome: Slice | Exception) -> None:
+    def _arrived(self, wanted: Wanted, at_least_one: bool, outcome: Slice | KafkaError) -> None:
         if wanted not in self._reading:
             return
         self._reserved -= self._reading.pop(wanted)
         if self._answered:
             return
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, KafkaError):
             self._fail(wanted, outcome)
         elif not (outcome.size and self._call.version < ZSTD_FROM and self._unfit(wanted, at_least_one, outcome)):
             self._found(wanted, at_least_one, outcome)

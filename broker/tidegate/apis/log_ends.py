@@ -17,6 +17,7 @@ import structlog
 
 from tidegate.apis.fetch_sessions import FetchSet, WaitingFetch, Wanted
 from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM, FetchKey, SharedAnswer
+from tidegate.errors import KafkaError
 from tidegate.log.record_format.record_groups import RecordReader
 from tidegate.records.batch import holds_zstd
 
@@ -130,9 +131,9 @@ class SharedRead:
         else:
             self._resume_all()
 
-    def _on_read(self, found: Slice | Exception) -> None:
+    def _on_read(self, found: Slice | KafkaError) -> None:
         key = self._key
-        if isinstance(found, Exception) or not found.size or found.log_start_offset > key.offset:
+        if isinstance(found, KafkaError) or not found.size or found.log_start_offset > key.offset:
             self._resume_all()
             return
         if key.version < ZSTD_FROM and holds_zstd(found.buffers):

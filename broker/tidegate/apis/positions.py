@@ -43,6 +43,7 @@ from tidegate.log.logs import AnyLog
 from tidegate.log.state import EpochEnds, LogOffsets
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.store.calls import gather_each
 from tidegate.topics.model import Topic
 
 logger = structlog.get_logger()
@@ -235,13 +236,9 @@ async def _find_topics(call: Call, names: Iterable[str]) -> FoundTopics:
     catalog = call.context.catalog
     found: FoundTopics = {name: catalog.get(call.org, name) for name in names}
     unknown = [name for name, topic in found.items() if topic is None]
-    for first in range(0, len(unknown), SLICE):
-        part = unknown[first : first + SLICE]
-        outcomes = await asyncio.gather(*(catalog.find(call.org, name) for name in part), return_exceptions=True)
-        for name, outcome in zip(part, outcomes, strict=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
-                raise outcome
-            found[name] = outcome
+    found.update(
+        zip(unknown, await gather_each((catalog.find(call.org, name) for name in unknown), SLICE), strict=True)
+    )
     return found
 
 

@@ -45,6 +45,7 @@ from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_pro
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
 from tidegate.records.validation import RecordRules, RecordsRefused, header_suffices, open_and_check, open_inline
+from tidegate.store.calls import error_of
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.topics import names
 
@@ -186,7 +187,7 @@ class Producing:
     async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
         """Refresh a topic once that may be newer than the cache."""
         catalog, org = self._call.context.catalog, self._call.client.org
-        error: Exception = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
+        error: KafkaError = UnknownTopicOrPartition() if isinstance(key, str) else UnknownTopicId()
         topic = None
         try:
             if key in names.INTERNAL:
@@ -196,7 +197,7 @@ class Producing:
                 names.check_changeable(found.name)
             topic = found
         except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
-            error = failure
+            error = error_of(failure, "produce_failed")
         if topic is not None:
             self._file_topic(topic, partitions, place, self._call.context.store.clock.now_ms())
             return
@@ -220,7 +221,7 @@ class Producing:
                 self._call.context.tasks.start(self._open_beside(topic, found, i, index))
                 continue
             except Exception as error:  # noqa: BLE001 - becomes the partition's error
-                self._done(i, index, error)
+                self._done(i, index, error_of(error, "produce_failed"))
                 continue
             batch.release_frame()
             transaction = self._transaction(topic, index, batch) if batch.attributes & TRANSACTIONAL else None
@@ -248,7 +249,7 @@ class Producing:
                 sizes = topic.config.max_message_bytes, self._opened_bytes_max
                 batch = await PRODUCED.run(recompressed, batch, codec, level, *sizes)
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
-            self._done(place, index, error)
+            self._done(place, index, error_of(error, "produce_failed"))
             return
         if self.answered:
             return  # timed out: nothing was appended, and nothing will be
@@ -287,7 +288,7 @@ class Producing:
             raise _MustOpen(lambda: batch)  # compressed again in a thread
         return batch
 
-    def _done(self, place: int, index: int, outcome: Appended | Exception) -> None:
+    def _done(self, place: int, index: int, outcome: Appended | KafkaError) -> None:
         if not self.answered:
             if isinstance(outcome, LogUnreachable):
                 self._unreachable = str(outcome)
@@ -358,19 +359,16 @@ class _OnDone:
         self._place = place
         self._index = index
 
-    def __call__(self, outcome: Appended | Exception) -> None:
+    def __call__(self, outcome: Appended | KafkaError) -> None:
         self._producing._done(self._place, self._index, outcome)
 
 
-def _outcome(index: int, outcome: Appended | Exception) -> Outcome:
-    if not isinstance(outcome, Exception):
+def _outcome(index: int, outcome: Appended | KafkaError) -> Outcome:
+    if not isinstance(outcome, KafkaError):
         return index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset, (), None
     record_errors: Sequence[tuple[int, str | None]] = ()
     if isinstance(outcome, RecordsRefused):
         record_errors, outcome = outcome.record_errors, outcome.cause
     if isinstance(outcome, StoreUnavailable):  # not appended; clients refresh their metadata and send it again
         outcome = KafkaStorageError(outcome.message)
-    if not isinstance(outcome, KafkaError):
-        logger.error("produce_failed", exc_info=outcome)
-        outcome = KafkaError()
     return index, outcome.code.value, -1, -1, -1, record_errors, outcome.message or outcome.code.name

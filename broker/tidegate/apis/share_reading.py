@@ -7,7 +7,6 @@ faster. Records that cannot be read, or do not fit into the answer, are put back
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +27,7 @@ from tidegate.groups.share.records import PARTITIONS_PER_SCRIPT, Acquired, Acqui
 from tidegate.groups.share.sessions import SharePartition, ShareSession
 from tidegate.protocol.share_writers import SharePartitionData
 from tidegate.records.batch import Batch, iter_headers
+from tidegate.store.calls import result_of
 
 if TYPE_CHECKING:
     from tidegate.log.logs import AnyLog
@@ -248,15 +248,4 @@ class ShareReading:
 
 async def read_log(log: AnyLog, offset: int, bytes_max: int, at_least_one: bool, is_committed: bool) -> Slice:
     """Read whole batches from the one that contains `offset`. Raises the KafkaError of the log."""
-    read: asyncio.Future[Slice] = asyncio.get_running_loop().create_future()
-
-    def on_done(outcome: Slice | Exception) -> None:
-        if read.done():
-            return
-        if isinstance(outcome, Exception):
-            read.set_exception(outcome)
-        else:
-            read.set_result(outcome)
-
-    log.read(offset, bytes_max, at_least_one, on_done, is_committed)
-    return await read
+    return await result_of(lambda on_slice: log.read(offset, bytes_max, at_least_one, on_slice, is_committed))

@@ -41,7 +41,7 @@ def not_in_transaction(abortable: bool) -> KafkaError:
     return error("not in the transaction")
 
 
-def _as_of(version: int, failure: Exception) -> Exception:
+def _as_of(version: int, failure: KafkaError) -> KafkaError:
     """The coordinator's error as clients of that version take it; older ones repeat the batch only for some."""
     if isinstance(failure, ProducerFenced):
         return InvalidProducerEpoch(failure.message)

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import structlog
 
 from tidegate.cluster.deadlines import Deadlines, Due
-from tidegate.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, StoreUnavailable
+from tidegate.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, StoreUnavailable
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     Expire,
@@ -19,6 +19,7 @@ from tidegate.groups.expire_and_retry import (
     group_script_keys,
     nobody,
 )
+from tidegate.store.calls import gather_each
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.outcome import Failure
@@ -211,9 +212,8 @@ class GroupExpiry:
             others = [item.name for item in due if item.kind == kind]
             calls += [expire(group_of(self._store, ref)) for ref in others]
             refs += others
-        replies = await asyncio.gather(*calls, return_exceptions=True)
-        for ref, reply in zip(refs, replies, strict=True):
+        for ref, reply in zip(refs, await gather_each(calls), strict=True):
             if isinstance(reply, CoordinatorNotAvailable | CoordinatorLoadInProgress):
                 logger.warning("group_not_expired", group=ref, reason=str(reply))  # the next sweep tries again
-            elif isinstance(reply, BaseException):
+            elif isinstance(reply, KafkaError):
                 raise reply

@@ -66,7 +66,7 @@ class BatchQueue(Protocol):
     def later(self, delay_s: float) -> None:
         """Refresh after a pause."""
 
-    def done(self, item: QueuedBatch, outcome: Exception) -> None:
+    def done(self, item: QueuedBatch, outcome: KafkaError) -> None:
         """Answer a batch with an error."""
 
     def give_up(self, item: QueuedBatch, answer: KafkaError) -> None:
@@ -75,7 +75,7 @@ class BatchQueue(Protocol):
     def reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
         """Answer a stored batch, by whether its durability was proved."""
 
-    def fail_transaction(self, item: QueuedBatch, failure: Exception) -> None:
+    def fail_transaction(self, item: QueuedBatch, failure: KafkaError) -> None:
         """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
 
 
@@ -187,7 +187,7 @@ class Admission:
         producer_id = item.batch.producer_id
         self._asking[producer_id] = item
 
-        def answered(failure: Exception | None) -> None:
+        def answered(failure: KafkaError | None) -> None:
             self._asking.pop(producer_id, None)
             if failure is None:
                 transaction.confirmed_view, transaction.confirmed_behind = view, ended

@@ -123,9 +123,9 @@ class Appends:
             self._loading = True
             self._log.with_view(self._loaded)
 
-    def _loaded(self, loaded: LogState | Exception) -> None:
+    def _loaded(self, loaded: LogState | KafkaError) -> None:
         self._loading = False
-        if isinstance(loaded, Exception):
+        if isinstance(loaded, KafkaError):
             self.fail(loaded)
         self.schedule()
 
@@ -178,7 +178,7 @@ class Appends:
         asked = [item for item in self._queue if not item.done]
         self._refresher.refresh(lambda failure: self._on_refreshed(asked, failure))
 
-    def _on_refreshed(self, asked: list[QueuedBatch], failure: Exception | None) -> None:
+    def _on_refreshed(self, asked: list[QueuedBatch], failure: KafkaError | None) -> None:
         self._is_refreshing = False
         if isinstance(failure, UnknownTopicOrPartition):
             self.fail(failure)
@@ -252,7 +252,7 @@ class Appends:
                 self._give_up_overdue(failure.error)
 
     def _read_missed(self, sent: InFlightEntry) -> None:
-        def refreshed(failure: Exception | None) -> None:
+        def refreshed(failure: KafkaError | None) -> None:
             view = self._log.view
             if isinstance(failure, UnknownTopicOrPartition):
                 self.fail(failure)
@@ -267,7 +267,7 @@ class Appends:
     def _file_again(self, sent: InFlightEntry) -> None:
         self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
 
-    def _give_up_overdue(self, failure: Exception) -> None:
+    def _give_up_overdue(self, failure: KafkaError) -> None:
         now = self._log.loop.time()
         producers: set[int] = set()
         for item in list(self._queue):
@@ -277,7 +277,7 @@ class Appends:
                 if producer_id >= 0:
                     producers.add(producer_id)  # later batches of this producer need this one
 
-    def fail_transaction(self, item: QueuedBatch, failure: Exception) -> None:
+    def fail_transaction(self, item: QueuedBatch, failure: KafkaError) -> None:
         """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
         for other in list(self._queue):
             if other.batch.producer_id == item.batch.producer_id and other.transaction is not None and not other.done:
@@ -346,20 +346,20 @@ class Appends:
         """Answer a stored batch, by whether its durability was proved."""
         self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
 
-    def done(self, item: QueuedBatch, outcome: Exception) -> None:
+    def done(self, item: QueuedBatch, outcome: KafkaError) -> None:
         """Answer a batch with an error."""
         item.done = True
         if isinstance(outcome, InvalidProducerEpoch | OutOfOrderSequenceNumber):
             item.log_refusal(self._log.keys.log, outcome)
         self._log.guarded(item.on_done, outcome)
 
-    def close(self, reason: Exception) -> None:
+    def close(self, reason: KafkaError) -> None:
         """Stop the gap timer and fail the queued batches with `reason`."""
         if self._timer is not None:
             self._timer.cancel()
         self.fail(reason)
 
-    def fail(self, failure: Exception) -> None:
+    def fail(self, failure: KafkaError) -> None:
         """Answer every queued batch with `failure`, or with REQUEST_TIMED_OUT where it may be stored."""
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()

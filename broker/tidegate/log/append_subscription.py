@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from tidegate.errors import KafkaError
+
 if TYPE_CHECKING:
     import asyncio
 
@@ -85,7 +87,7 @@ class AppendSubscription:
         if self._subscribed and not ack.cancelled() and ack.exception() is None:
             self._refresher.refresh(self._on_refreshed)  # earlier appends were not notified
 
-    def _on_refreshed(self, failure: Exception | None) -> None:
+    def _on_refreshed(self, failure: KafkaError | None) -> None:
         self._confirmed = self._subscribed and failure is None
 
     def _message(self, payload: bytes | None) -> None:
@@ -99,5 +101,5 @@ class AppendSubscription:
         self._refresher.refresh(_ignore)
 
 
-def _ignore(_: Exception | None) -> None:
+def _ignore(_: KafkaError | None) -> None:
     """The refresh itself applied the entries and notified the listeners."""

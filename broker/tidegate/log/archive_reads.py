@@ -16,10 +16,11 @@ from operator import attrgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from tidegate.errors import KafkaStorageError, StoreUnavailable
+from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable
 from tidegate.log.archived import segments_holding
 from tidegate.log.entries import Buffer
 from tidegate.records.segments import Segment, SegmentMissing, SegmentUnreadable
+from tidegate.store.calls import error_of
 from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ArchivedRead(NamedTuple):
     end_offset: int
 
 
-OnArchive = Callable[["ArchivedRead | Exception"], None]
+OnArchive = Callable[["ArchivedRead | KafkaError"], None]
 
 
 class ArchiveReads:
@@ -81,8 +82,12 @@ class ArchiveReads:
             return found
 
         def done(task: asyncio.Task[ArchivedRead]) -> None:  # a task cancelled before it starts runs no code
-            closed = KafkaStorageError("the log is closed")
-            self._log.guarded(on_done, closed if task.cancelled() else task.exception() or task.result())
+            if task.cancelled():
+                self._log.guarded(on_done, KafkaStorageError("the log is closed"))
+                return
+            failure = task.exception()
+            outcome = task.result() if failure is None else error_of(failure, "archive_read_failed")
+            self._log.guarded(on_done, outcome)
 
         self._tasks.start(run()).add_done_callback(done)
 

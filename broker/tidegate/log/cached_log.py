@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from tidegate.errors import UnknownTopicOrPartition
+from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.log.entries import Entry, StrayEntry
 from tidegate.log.open_partition import OpenPartition
 from tidegate.log.services import LogServices
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-OnView = Callable[["LogState | Exception"], None]
+OnView = Callable[["LogState | KafkaError"], None]
 
 
 class CachedLog(OpenPartition, ABC):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tidegate.errors import StoreUnavailable
+from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.log.entries import parse_entries
 from tidegate.log.loading import page_entries
 from tidegate.store.batching import Coalescer
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidegate.log.cached_log import CachedLog
     from tidegate.log.state import LogState
 
-OnRefreshed = Callable[[Exception | None], None]
+OnRefreshed = Callable[[KafkaError | None], None]
 """Called with None if the state was verified after the call, else with the failure."""
 
 _TRIES: Final = 5
@@ -36,7 +36,7 @@ class LogRefresher:
 
     def __init__(self, log: CachedLog) -> None:
         self._log = log
-        self._calls: Coalescer[Exception | None] = Coalescer(self._begin, log.guarded)
+        self._calls: Coalescer[KafkaError | None] = Coalescer(self._begin, log.guarded)
         self._tries = 0
         self._until = 0.0
 
@@ -66,8 +66,8 @@ class LogRefresher:
 
         log.lanes.read_all([items, meta], answered)
 
-    def _loaded(self, loaded: LogState | Exception) -> None:
-        if isinstance(loaded, Exception):
+    def _loaded(self, loaded: LogState | KafkaError) -> None:
+        if isinstance(loaded, KafkaError):
             self._calls.finish(loaded)
         else:  # the load may have begun before this refresh
             self._again()

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from itertools import islice, zip_longest
+from itertools import starmap, zip_longest
 from typing import Any, Final
 
 import structlog
@@ -28,6 +28,7 @@ from tidegate.log.mirror_news import Delivered, PartitionNews
 from tidegate.log.owners import Owned, Owner, Reader, note_owner, parse_owners
 from tidegate.log.stream_ids import id_of
 from tidegate.settings import Settings
+from tidegate.store.calls import gather_each
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -155,7 +156,7 @@ class Mirror:
             partition.owners_s = float("-inf")
             return note_owner(self._store, partition.keys, group_id, owner)
 
-        await _each(note, (one for one in owners if one[0].config.mirror))
+        await gather_each((note(*one) for one in owners if one[0].config.mirror), _AT_ONCE)
 
     async def forget(self, group_id: str, own_id: str, partitions: Iterable[tuple[Topic, int]]) -> None:
         """Remove the mirrors of a deleted group, whose own id was `own_id`."""
@@ -164,7 +165,7 @@ class Mirror:
         def forget(topic: Topic, index: int) -> Awaitable[None]:
             return self._forget(self._partition(topic, index), group_id, own_id)
 
-        await _each(forget, partitions)
+        await gather_each(starmap(forget, partitions), _AT_ONCE)
 
     async def _forget(self, partition: PartitionNews, group_id: str, own_id: str) -> None:
         await self._store.run(FORGET_MIRROR, [*partition.mirror_keys, partition.keys.readers], group_id, own_id)
@@ -201,8 +202,8 @@ class Mirror:
             commits = [(partition, *one) for partition, news in reported for one in news.committed.items()]
             if handed:
                 await self._read_owners(dict.fromkeys(partition for partition, _, _ in handed))
-                await _each(self._show, self._of_owners(handed))
-            await _each(self._acknowledge, commits)
+                await gather_each(starmap(self._show, self._of_owners(handed)), _AT_ONCE)
+            await gather_each(starmap(self._acknowledge, commits), _AT_ONCE)
 
     async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
         """Refresh owners and the generations of their groups; drop owners whose group no longer exists."""
@@ -224,8 +225,8 @@ class Mirror:
 
     async def _ask(self, commands: Iterable[list[Arg]]) -> list[Any]:
         """The replies, None for each failed command."""
-        replies = await asyncio.gather(*(self._store.command(*one) for one in commands), return_exceptions=True)
-        return [None if isinstance(reply, BaseException) else reply for reply in replies]
+        replies = await gather_each(self._store.command(*one) for one in commands)
+        return [None if isinstance(reply, KafkaError) else reply for reply in replies]
 
     def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Reader, Delivered]]:
         """The deliveries whose client is the owner in exactly one group; most clients may have no group."""
@@ -274,15 +275,6 @@ class Mirror:
             if partition not in self._pending_positions and now_s - partition.used_s > _IDLE_S:
                 del self._partitions[key]
         self._generations.clear()
-
-
-async def _each(work: Callable[..., Awaitable[None]], items: Iterable[tuple[Any, ...]]) -> None:
-    """Run `work` for each item with bounded concurrency. A KafkaError loses that item only; the store logged it."""
-    items = iter(items)
-    while calls := [work(*item) for item in islice(items, _AT_ONCE)]:
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException) and not isinstance(outcome, KafkaError):
-                raise outcome
 
 
 async def quietly(work: Coroutine[Any, Any, None]) -> None:

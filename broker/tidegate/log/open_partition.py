@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tidegate.errors import KafkaError
 from tidegate.log.services import LogServices
 from tidegate.store.key_lanes import KeyLanes
 from tidegate.store.keys import BATCH_FORMAT
@@ -33,7 +34,7 @@ class OpenPartition:
         self.index = index
         self.keys = services.store.log_keys(topic.org, topic.name, index, topic.topic_hex, log_format)
         self.lanes = KeyLanes(self.store, self.keys.log)
-        self._closed: Exception | None = None
+        self._closed: KafkaError | None = None
 
     @property
     def log_append_time(self) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from tidegate.errors import KafkaError
 from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry
 from tidegate.log.producers_table import ProducerState
 from tidegate.records.build import with_log_append_time
@@ -32,8 +33,8 @@ class Appended(NamedTuple):
     leader_epoch: int
 
 
-OnAppended = Callable[[Appended | Exception], None]
-OnConfirmed = Callable[[Exception | None], None]
+OnAppended = Callable[[Appended | KafkaError], None]
+OnConfirmed = Callable[[KafkaError | None], None]
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class QueuedBatch:
         stamped = with_log_append_time(self.batch, now_ms)
         self.buffer, self.timestamp = stamped.buffer, stamped.max_timestamp
 
-    def log_refusal(self, log: str, error: Exception) -> None:
+    def log_refusal(self, log: str, error: KafkaError) -> None:
         """Log that the batch's producer epoch or sequence was refused."""
         batch = self.batch
         logger.info(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
-from tidegate.errors import KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log import archived, positions, retention
 from tidegate.log.append import Appends, OnAppended
 from tidegate.log.append_subscription import AppendSubscription
@@ -178,17 +178,17 @@ class PartitionLog(CachedLog):
         """The state, loaded if necessary. Raises UnknownTopicOrPartition, StoreUnavailable."""
         if self.view is not None:
             return self.view
-        future: asyncio.Future[LogState | Exception] = self.loop.create_future()
+        future: asyncio.Future[LogState | KafkaError] = self.loop.create_future()
         self.with_view(_into(future))
         loaded = await future
-        if isinstance(loaded, Exception):
+        if isinstance(loaded, KafkaError):
             raise loaded
         return loaded
 
     async def refresh(self) -> LogState:
         """The state, verified after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
         for _ in range(_LOAD_TRIES):
-            future: asyncio.Future[Exception | None] = self.loop.create_future()
+            future: asyncio.Future[KafkaError | None] = self.loop.create_future()
             self.refresher.refresh(_into(future))
             failure = await future
             if failure is not None:
@@ -198,7 +198,7 @@ class PartitionLog(CachedLog):
         raise StoreUnavailable("the view of the log does not last")
 
     async def _load(self) -> None:
-        outcome: LogState | Exception = StoreUnavailable("the view of the log does not last")
+        outcome: LogState | KafkaError = StoreUnavailable("the view of the log does not last")
         try:
             for _ in range(_LOAD_TRIES):
                 node = self.lanes.bind()
@@ -230,7 +230,7 @@ class PartitionLog(CachedLog):
         if not isinstance(outcome, StoreUnavailable):
             self.subscription.notify()
 
-    def _notify_waiting(self, outcome: LogState | Exception) -> None:
+    def _notify_waiting(self, outcome: LogState | KafkaError) -> None:
         waiting, self._waiting = self._waiting, []
         for on_view in waiting:
             self.guarded(on_view, outcome)
@@ -290,7 +290,7 @@ class PartitionLog(CachedLog):
         self.subscription.notify()
         return UnknownTopicOrPartition()
 
-    def close(self, reason: Exception) -> None:
+    def close(self, reason: KafkaError) -> None:
         """Stop; pending and later requests fail with `reason`."""
         self._closed = reason
         self.void(str(reason))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tidegate.errors import KafkaStorageError, OffsetOutOfRange, StoreUnavailable
+from tidegate.errors import KafkaError, KafkaStorageError, OffsetOutOfRange, StoreUnavailable
 from tidegate.log.archive_reads import ArchivedRead
 from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
 from tidegate.log.loading import REPLY_BYTES, page_entries
@@ -50,7 +50,7 @@ class Slice:
     """(producer id, first offset) of the aborted transactions with records in it; only of committed reads."""
 
 
-OnSlice = Callable[[Slice | Exception], None]
+OnSlice = Callable[[Slice | KafkaError], None]
 
 
 @dataclass(slots=True)
@@ -134,14 +134,14 @@ class Reads:
         else:
             asked.on_done(_slice([], 0, offset, view))
 
-    def _with_view(self, asked: _Asked, loaded: LogState | Exception) -> None:
-        if isinstance(loaded, Exception):
+    def _with_view(self, asked: _Asked, loaded: LogState | KafkaError) -> None:
+        if isinstance(loaded, KafkaError):
             asked.on_done(loaded)
         else:
             self._go_on(asked)
 
     def _refresh(self, asked: _Asked) -> None:
-        def refreshed(failure: Exception | None) -> None:
+        def refreshed(failure: KafkaError | None) -> None:
             asked.refreshed = True
             if failure is None:
                 self._go_on(asked)
@@ -150,7 +150,7 @@ class Reads:
 
         self._refresher.refresh(refreshed)
 
-    def _failed(self, asked: _Asked, failure: Exception) -> None:
+    def _failed(self, asked: _Asked, failure: KafkaError) -> None:
         asked.tries += 1
         if isinstance(failure, StoreUnavailable) and asked.tries < _TRIES and self._log.lanes.up:
             self._go_on(asked)
@@ -235,13 +235,13 @@ class Reads:
             self._log.void(failure.text)
         self._deliver(view, offset, failure.error, [])
 
-    def _arrived(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
+    def _arrived(self, view: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:
             self._deliver(view, offset, failure, entries)
         else:  # a hole left by compaction, or trimmed elsewhere
             self._refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
 
-    def _deliver(self, view: LogState, offset: int, failure: Exception | None, entries: list[Entry]) -> None:
+    def _deliver(self, view: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
         current = self._log.view is view
         trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
@@ -251,7 +251,7 @@ class Reads:
             if entries:  # the entry size of old data may differ from the current one
                 self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
         for asked in waiting:
-            if isinstance(failure, Exception):
+            if isinstance(failure, KafkaError):
                 self._failed(asked, failure)
             elif not current or not entries or trimmed or offset < view.log_start:
                 asked.tries += 1
@@ -269,11 +269,11 @@ class Reads:
     def _fetch_archive(self, view: LogState, asked: _Asked) -> None:
         limit = min(view.local_start, view.last_stable_offset if asked.committed else view.high_watermark)
 
-        def arrived(found: ArchivedRead | Exception) -> None:
+        def arrived(found: ArchivedRead | KafkaError) -> None:
             current = self._log.view
             if isinstance(found, KafkaStorageError) and not asked.refreshed:
                 self._refresh(asked)  # the log start may have passed the offset
-            elif isinstance(found, Exception):
+            elif isinstance(found, KafkaError):
                 self._failed(asked, found)
             elif current is None or asked.offset < current.log_start:
                 self._go_on(asked)

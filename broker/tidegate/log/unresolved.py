@@ -92,7 +92,7 @@ class Unresolved:
 
     # -- batches answered with an error
 
-    def answer(self, item: QueuedBatch, failure: Exception, now_s: float) -> KafkaError:
+    def answer(self, item: QueuedBatch, failure: KafkaError, now_s: float) -> KafkaError:
         """The error for a batch: one that means "not stored" only if that is certain."""
         if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
             return failure

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from tidegate.log.append import Appended
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.records.control import Marker, MarkerType, build_marker
 from tidegate.store.batching import SingleFlight
+from tidegate.store.calls import result_of
 from tidegate.store.keys import GroupKeys, TransactionKeys
 from tidegate.store.store import Store
 from tidegate.transactions import transitions
@@ -116,16 +118,5 @@ class Completion:
 
 async def append_marker(logs: Logs, topic: Topic, index: int, marker: Marker) -> Appended:
     """Append a marker to a partition's log. Raises KafkaError."""
-    future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-
-    def done(outcome: Appended | Exception) -> None:
-        if future.done():
-            return
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
-
-    log = logs.partition(topic, index)
-    log.append(build_marker(marker, logs.store.clock.now_ms()), done)
-    return await future
+    batch = build_marker(marker, logs.store.clock.now_ms())
+    return await result_of(partial(logs.partition(topic, index).append, batch))

@@ -16,6 +16,7 @@ import structlog
 
 from tidegate.errors import CoordinatorNotAvailable, KafkaError
 from tidegate.settings import Settings
+from tidegate.store.calls import error_of
 from tidegate.store.keys import TransactionKeys
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -147,13 +148,13 @@ class Coordinator:
         self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
         on_confirmed: OnConfirmed, not_added: Callable[[], KafkaError],
     ) -> None:  # fmt: skip
-        failure: Exception | None = None
+        failure: KafkaError | None = None
         try:
             one = await self.find(keys, producer_id, epoch)
             if one.state is not State.ONGOING or partition not in one.partitions:
                 failure = not_added()
         except Exception as error:  # noqa: BLE001 - becomes the batch's error
-            failure = error
+            failure = error_of(error, "transaction_not_confirmed")
         on_confirmed(failure)
 
     async def _add_all(self, keys: TransactionKeys, producer_id: int, epoch: int, adding: _Adding) -> None:
@@ -161,11 +162,11 @@ class Coordinator:
         await asyncio.sleep(0)  # the other partitions of the same request
         while adding.waiting:
             waiting, adding.waiting = adding.waiting, []
-            failure: Exception | None = None
+            failure: KafkaError | None = None
             try:
                 await self.add(keys, producer_id, epoch, {partition for partition, _ in waiting})
             except Exception as error:  # noqa: BLE001 - becomes the batches' error
-                failure = error
+                failure = error_of(error, "transaction_not_confirmed")
             for _, on_confirmed in waiting:
                 on_confirmed(failure)
         del self._adding[key]

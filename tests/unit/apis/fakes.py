@@ -11,7 +11,7 @@ from uuid import UUID
 
 from tests.support.log_broker import Connection
 from tidegate.apis.call import BrokerContext, Client
-from tidegate.errors import OffsetOutOfRange
+from tidegate.errors import KafkaError, OffsetOutOfRange
 from tidegate.log.append import Appended
 from tidegate.log.read import Slice
 from tidegate.log.state import LogOffsets
@@ -39,7 +39,7 @@ class FakeLog:
         self.listeners: list[Callable[[], None]] = []
         self.reads: list[tuple[int, int, bool]] = []
         self.appended: list[Batch] = []
-        self.failure: Exception | None = None
+        self.failure: KafkaError | None = None
         self.topic: Any = None
 
     def grow(self, count: int = 1) -> None:

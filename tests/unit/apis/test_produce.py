@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
-from tidegate.errors import OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
+from tidegate.errors import KafkaError, OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
 from tidegate.log.unresolved import LogUnreachable
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, seal
@@ -65,10 +65,10 @@ async def test_produce_unfinished_at_the_timeout_is_answered_so():
         (StoreUnavailable("away"), ErrorCode.kafka_storage_error),
         (RequestTimedOut("unknown"), ErrorCode.request_timed_out),
         (OutOfOrderSequenceNumber(), ErrorCode.out_of_order_sequence_number),
-        (RuntimeError("a fault"), ErrorCode.unknown_server_error),
+        (KafkaError(), ErrorCode.unknown_server_error),
     ],
 )
-async def test_failures_of_the_log_become_codes(failure: Exception, code: ErrorCode):
+async def test_failures_of_the_log_become_codes(failure: KafkaError, code: ErrorCode):
     log = FakeLog()
     log.failure = failure
     response = await FakeBroker([log]).connect().ask(produce_request([("t", [(0, build_batch([NOW]))])]))

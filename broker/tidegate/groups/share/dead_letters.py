@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import structlog
@@ -19,6 +20,7 @@ from tidegate.groups.share.dead_records import DeadLetter, SourceRecord, batches
 from tidegate.groups.share.starting import Offsets
 from tidegate.records.batch import Batch, iter_headers
 from tidegate.settings import Settings
+from tidegate.store.calls import result_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -211,10 +213,8 @@ def _missing(offsets: Iterable[int]) -> list[SourceRecord]:
 
 async def _batches_at(log: Log, offset: int) -> list[Batch]:
     """Batches from an offset on; none if the log has deleted them. Raises KafkaError."""
-    found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    log.read(offset, _READ_BYTES, True, _once(found))
     try:
-        read = _result(await found)
+        read = await result_of(partial(log.read, offset, _READ_BYTES, True))
     except OffsetOutOfRange:
         return []
     return list(iter_headers(b"".join(read.buffers))) if read.size else []
@@ -222,20 +222,4 @@ async def _batches_at(log: Log, offset: int) -> list[Batch]:
 
 async def _appended(log: Log, batch: Batch) -> None:
     """Raises KafkaError."""
-    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    log.append(batch, _once(done))
-    _result(await done)
-
-
-def _once(future: asyncio.Future[Any]) -> Callable[[Any], None]:
-    def done(outcome: Any) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    return done
-
-
-def _result(outcome: Any) -> Any:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    await result_of(partial(log.append, batch))

@@ -110,7 +110,7 @@ class RecordAppends:
         self._log = log
         self._queue: deque[_Queued] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._closed: Exception | None = None
+        self._closed: KafkaError | None = None
         self._asking: dict[int, list[_Queued]] = {}
         """By producer: the batches that wait for the coordinator's answer about the first of them."""
 
@@ -126,7 +126,7 @@ class RecordAppends:
         if self._task is None and self._queue:
             self._task = self._log.loop.create_task(self._run())
 
-    def close(self, reason: Exception) -> None:
+    def close(self, reason: KafkaError) -> None:
         """Fail the queued batches; a call in progress ends by itself."""
         self._closed = reason
         queued, self._queue = [*self._queue, *(item for items in self._asking.values() for item in items)], deque()
@@ -142,7 +142,7 @@ class RecordAppends:
                     await self._append(items)
         except Exception as error:
             logger.exception("record_append_failed", log=self._log.keys.log)
-            self.close(error)
+            self.close(error if isinstance(error, KafkaError) else KafkaError())
         finally:
             self._task = None
 
@@ -277,7 +277,7 @@ class RecordAppends:
         producer_id = item.batch.producer_id
         self._asking[producer_id] = [item]
 
-        def answered(failure: Exception | None) -> None:
+        def answered(failure: KafkaError | None) -> None:
             waiting = self._asking.pop(producer_id, [])  # nothing if the log was closed
             if failure is None:
                 item.confirmed = state
@@ -300,7 +300,7 @@ class RecordAppends:
                 lambda held: self._done(item, done if held else NotEnoughReplicasAfterAppend()),
             )
 
-    def _done(self, item: _Queued, outcome: Appended | Exception) -> None:
+    def _done(self, item: _Queued, outcome: Appended | KafkaError) -> None:
         self._log.guarded(item.on_done, outcome)
 
 

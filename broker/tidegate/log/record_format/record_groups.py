@@ -23,6 +23,7 @@ from tidegate.log.owners import Owned, Owner, Reader, note_owner, parse_owners
 from tidegate.log.read import OnSlice, Slice
 from tidegate.log.record_format.owner_checks import OwnerChecks
 from tidegate.records.entry_ids import FIRST_ID
+from tidegate.store.calls import gather_each
 from tidegate.store.script_lanes import READS, run_on
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -248,9 +249,6 @@ class RecordGroups:
 
     @staticmethod
     async def _each(work: Sequence[Awaitable[Any]], event: str, group_id: str) -> None:
-        for at in range(0, len(work), _AT_ONCE):
-            for outcome in await asyncio.gather(*work[at : at + _AT_ONCE], return_exceptions=True):
-                if isinstance(outcome, KafkaError):
-                    logger.debug(event, group=group_id, reason=str(outcome))
-                elif isinstance(outcome, BaseException):
-                    raise outcome
+        for outcome in await gather_each(work, _AT_ONCE):
+            if isinstance(outcome, KafkaError):
+                logger.debug(event, group=group_id, reason=str(outcome))

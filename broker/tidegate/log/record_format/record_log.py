@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from tidegate.errors import InvalidTxnState, NotEnoughReplicasAfterAppend, OffsetOutOfRange, StoreUnavailable
+from tidegate.errors import (
+    InvalidTxnState,
+    KafkaError,
+    NotEnoughReplicasAfterAppend,
+    OffsetOutOfRange,
+)
 from tidegate.log.outgoing import InTransaction, OnAppended
 from tidegate.log.producers_table import AppendedBatch, ProducerState
 from tidegate.log.read import OnSlice, Slice
@@ -26,6 +31,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.entry_batches import Built, build_batches
 from tidegate.records.entry_fields import TIMESTAMP
 from tidegate.records.entry_ids import parse_id
+from tidegate.store.calls import error_of
 from tidegate.store.script_lanes import READS, run_on
 from tidegate.store.scripts import Script
 from tidegate.store.tasks import TaskSet
@@ -181,11 +187,11 @@ class RecordLog(RecordStream):
 
     async def answer_read(self, reading: Any, on_done: OnSlice) -> None:
         """Pass the outcome of a read to its caller."""
-        outcome: Slice | Exception
+        outcome: Slice | KafkaError
         try:
             outcome = await reading
         except Exception as error:  # noqa: BLE001 - becomes the partition's error
-            outcome = error
+            outcome = error_of(error, "records_not_read")
         self.guarded(on_done, outcome)
 
     async def read_range(self, offset: int, bytes_max: int, at_least_one: bool) -> Slice:
@@ -289,10 +295,10 @@ class RecordLog(RecordStream):
         self._known = None
         return int(log_start)
 
-    def close(self, reason: Exception) -> None:
+    def close(self, reason: KafkaError) -> None:
         """Stop; pending and later requests fail with `reason`."""
         self._closed = reason
         self.notify()
         if self._listeners:
             self._stop_listening()
-        self._appends.close(reason if isinstance(reason, Exception) else StoreUnavailable(str(reason)))
+        self._appends.close(reason)

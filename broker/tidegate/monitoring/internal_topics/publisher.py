@@ -15,19 +15,19 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote
 from uuid import UUID
 
 from tidegate.errors import KafkaError, TopicAlreadyExists, UnknownTopicOrPartition
-from tidegate.log.append import Appended
 from tidegate.log.logs import Logs
+from tidegate.log.outgoing import Appended
 from tidegate.log.partition import PartitionLog
-from tidegate.log.read import Slice
 from tidegate.records.batch import Batch, iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.record import read_records
 from tidegate.settings import Settings
+from tidegate.store.calls import result_of
 from tidegate.store.keys import shard_of
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -184,19 +184,9 @@ def _next_batch(
     return changes[:_RECORDS_PER_BATCH_MAX], changes[_RECORDS_PER_BATCH_MAX:]
 
 
-def _set(future: asyncio.Future[Any], outcome: object) -> None:
-    if not future.done():
-        future.set_result(outcome)
-
-
 async def _append(log: PartitionLog, batch: Batch) -> Appended:
     """Raises KafkaError."""
-    future: asyncio.Future[Appended | Exception] = asyncio.get_running_loop().create_future()
-    log.append(batch, partial(_set, future))
-    outcome = await future
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    return await result_of(partial(log.append, batch))
 
 
 async def _read(log: PartitionLog, start: int, end: int) -> Published:
@@ -204,11 +194,7 @@ async def _read(log: PartitionLog, start: int, end: int) -> Published:
     known = Published(end)
     offset = start
     while offset < end:
-        future: asyncio.Future[Slice | Exception] = asyncio.get_running_loop().create_future()
-        log.read(offset, _READ_BYTES, True, partial(_set, future))
-        found = await future
-        if isinstance(found, Exception):
-            raise found
+        found = await result_of(partial(log.read, offset, _READ_BYTES, True))
         if found.end_offset <= offset:
             raise KafkaError(f"{log.keys.log} cannot be read beyond {offset}")
         for batch in iter_headers(b"".join(bytes(buffer) for buffer in found.buffers)):

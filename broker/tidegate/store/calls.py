@@ -1,0 +1,58 @@
+"""Await what answers by a callback, and run many calls of which each may fail by itself.
+
+What has no result has the KafkaError for the client: a value where callbacks pass it, raised where it is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+from typing import Final, TypeVar
+
+import structlog
+
+from tidegate.errors import KafkaError
+
+logger = structlog.get_logger()
+
+Result = TypeVar("Result")
+OnResult = Callable[[Result | KafkaError], None]
+
+_AT_ONCE: Final = 1_000
+
+
+async def result_of(call: Callable[[OnResult[Result]], None]) -> Result:
+    """The result that `call` passes to its callback. Raises the KafkaError that it passes instead."""
+    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+
+    def on_result(result: Result | KafkaError) -> None:
+        if future.done():
+            return
+        if isinstance(result, KafkaError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    call(on_result)
+    return await future
+
+
+async def gather_each(calls: Iterable[Awaitable[Result]], at_once: int = _AT_ONCE) -> list[Result | KafkaError]:
+    """The result or the KafkaError of each call, so many calls at a time. Raises any other exception of one."""
+    remaining = iter(calls)
+    results: list[Result | KafkaError] = []
+    while part := list(islice(remaining, at_once)):
+        for result in await asyncio.gather(*part, return_exceptions=True):
+            if isinstance(result, BaseException) and not isinstance(result, KafkaError):
+                raise result
+            results.append(result)
+    return results
+
+
+def error_of(failure: BaseException, event: str) -> KafkaError:
+    """The error for the client. Anything but a KafkaError is a bug: logged as `event`, UNKNOWN_SERVER_ERROR."""
+    if isinstance(failure, KafkaError):
+        return failure
+    logger.error(event, exc_info=failure)
+    return KafkaError()
