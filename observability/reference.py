@@ -43,7 +43,7 @@ a crash: within one interval) and exports nothing for `metrics_handover_ms`. Set
 scrape finds a series at two brokers; for about that long it finds none. Instance labels differ, so aggregate:
 `max without (instance, pod) (...)`, as the recording rules do.
 
-**Limits.** Groups and topics are labels. At most `metrics_groups_max` groups and `metrics_partitions_max` partitions of
+**Limits.** Groups and topics are labels. At most `metrics_groups_max` groups and ten times as many partitions of
 groups, and as many of topics, are exported, in order of their names; `tidegate_series_left_out` counts the others.
 `tidegate_groups` counts all groups.
 

@@ -186,9 +186,6 @@ class ProcessSettings(BaseSettings):
         description="File that security audit events are appended to, one JSON object (OCSF) a line; - for standard "
         "output",
     )
-    audit_file_bytes: int = Field(
-        100 << 20, ge=1 << 20, description="Size at which the audit file is rotated; four older ones are retained"
-    )
     audit_stream_bytes: int = Field(
         0,
         ge=0,
@@ -226,17 +223,14 @@ class ProcessSettings(BaseSettings):
         description="Bearer token of operators; without it and without admin_operator_password the admin HTTP is "
         "read-only",
     )
-    admin_operator_token_file: str | None = Field(None, description="File that contains admin_operator_token")
     admin_operator_password: SecretStr | None = Field(
         None, min_length=8, description="Password of the user `operator` for HTTP basic authentication and the console"
     )
-    admin_operator_password_file: str | None = Field(None, description="File that contains admin_operator_password")
     admin_viewer_token: SecretStr | None = Field(
         None,
         min_length=16,
         description="Token that is required to read groups, topics and brokers; default: everybody may read them",
     )
-    admin_viewer_token_file: str | None = Field(None, description="File that contains admin_viewer_token")
     admin_roles: str = Field(
         "",
         description="Roles of people at the admin HTTP, `User:alice=operator;User:bob=viewer;User:carol=admin`, with "
@@ -253,7 +247,6 @@ class ProcessSettings(BaseSettings):
     admin_oidc_client_secret: SecretStr | None = Field(
         None, min_length=16, description="Client secret at the issuer; default: a public client, by PKCE alone"
     )
-    admin_oidc_client_secret_file: str | None = Field(None, description="File that contains admin_oidc_client_secret")
     admin_oidc_scope: str = Field(
         "openid", description="Scopes that the console asks the issuer for; add those that the claims below need"
     )
@@ -318,12 +311,6 @@ class ProcessSettings(BaseSettings):
         ge=0,
         description="Memory of this process in bytes; bounds all caches and request buffers together, and the size of "
         "one request to a quarter of it; 0 takes the limit of the process's cgroup, or 2 GiB without one",
-    )
-    requests_in_flight_bytes_max: int = Field(
-        512 << 20,
-        ge=1 << 20,
-        description="Maximum bytes of unanswered requests of all connections; when it is reached, the broker stops "
-        "reading large requests; lower it on hosts with little memory",
     )
     shutdown_timeout_ms: int = Field(
         20_000,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import structlog
 from pydantic import Field, PrivateAttr
+from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -69,6 +70,33 @@ def warn_of_former_settings() -> None:
         )
 
 
+class SecretFilesSource(PydanticBaseSettingsSource):
+    """Secrets whose variable, with `_FILE` behind its name, names a file that contains the value."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Unused: `__call__` reads all at once."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """Raises SettingsError, which names the variable and never the value."""
+        values = {}
+        for name in sorted(SECRETS):
+            variable = f"TIDEGATE_{name}".upper()
+            file = os.environ.get(f"{variable}_FILE")
+            if file and variable in os.environ:
+                raise SettingsError(f"{variable} and {variable}_FILE are both set: one of them, please")
+            if file:
+                values[name] = _text_of(f"{variable}_FILE={file}", Path(file))
+        return values
+
+
+def _text_of(named: str, file: Path) -> str:
+    try:
+        return file.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{named}: {getattr(error, 'strerror', None) or 'not text'}") from None
+
+
 class Settings(ProcessSettings):
     """The settings of one broker process."""
 
@@ -95,7 +123,8 @@ class Settings(ProcessSettings):
         """Sources in order of precedence, highest first."""
         folder = secrets_folder()
         files = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if folder is not None else []
-        return init_settings, env_settings, *files, RenamedSource(settings_cls, folder)
+        sources = init_settings, env_settings, SecretFilesSource(settings_cls), *files
+        return *sources, RenamedSource(settings_cls, folder)
 
     # -- groups
     group_min_session_timeout_ms: int = Field(
@@ -185,9 +214,6 @@ class Settings(ProcessSettings):
         ge=1,
         description="Time for which the offsets of an empty group are kept; raise it if consumers pause for longer",
     )
-    offsets_retention_check_interval_ms: int = Field(
-        600_000, ge=100, description="Interval between two searches for expired offsets; lower it to free memory sooner"
-    )
     heartbeat_delay_max_ms: int = Field(
         3_000,
         ge=0,
@@ -217,14 +243,8 @@ class Settings(ProcessSettings):
     metrics_groups_max: int = Field(
         1_000,
         ge=0,
-        description="Maximum number of groups on /metrics; the metric tidegate_series_left_out counts the others; "
-        "raise it if Prometheus can hold them",
-    )
-    metrics_partitions_max: int = Field(
-        10_000,
-        ge=0,
-        description="Maximum number of partitions of groups, and of topics, on /metrics; raise it if Prometheus "
-        "can hold them",
+        description="Maximum number of groups on /metrics, and a tenth of the maximum number of partitions; the metric "
+        "tidegate_series_left_out counts the others; raise it if Prometheus can hold them",
     )
     metrics_handover_ms: int = Field(
         15_000,

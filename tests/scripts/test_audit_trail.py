@@ -66,9 +66,10 @@ async def test_stream_is_bounded_by_its_memory(store: Store) -> None:
     assert 100 < len(await stream(store)) < 1_000
 
 
-async def test_file_is_rotated(store: Store, tmp_path: Path) -> None:
+async def test_file_is_rotated(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.audit.trail.FILE_BYTES", 50_000)
     file = tmp_path / "audit.jsonl"
-    trail = opened(store, audit_file=str(file), audit_file_bytes=50_000)
+    trail = opened(store, audit_file=str(file))
     for _ in range(1_000):
         trail.note(EVENT | {"text": "x" * 500})
     await trail.close()

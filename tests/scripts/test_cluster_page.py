@@ -16,6 +16,7 @@ from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.log.retention import delete_records
+from tidegate.monitoring import cluster_metrics
 from tidegate.monitoring.cluster_metrics import ClusterPage
 from tidegate.monitoring.exporters import Brokers, ForeignNames
 from tidegate.monitoring.lag_sampler import LagSampler
@@ -279,12 +280,13 @@ async def test_rebalances_are_counted_once_by_cause(broker: WholeBroker, clock: 
     assert found.one("tidegate_barrier_seconds_count", phase="sync") == 1
 
 
-async def test_bounds_leave_out_and_count(broker: WholeBroker) -> None:
+async def test_bounds_leave_out_and_count(broker: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_metrics, "PARTITIONS_PER_GROUP", 1.5)
     for name in ("a", "b"):
         await broker.create(name, 2)
         for group_id in ("g1", "g2", "g3"):
             await of_group(broker, group_id).commit(name, 0)
-    found = await Teller(broker, metrics_groups_max=2, metrics_partitions_max=3).scrape()
+    found = await Teller(broker, metrics_groups_max=2).scrape()
 
     assert {dict(key)["group"] for key in found.all("tidegate_group_members")} == {"g1", "g2"}
     assert len(found.all("tidegate_group_lag_records")) == 2  # of one group: the other's two are one too many

@@ -185,14 +185,14 @@ async def test_two_brokers_sweep_at_once(
         await other.close()
 
 
-async def test_broker_sweeps_its_own_shards_by_itself(store: Store) -> None:
+async def test_broker_sweeps_its_own_shards_by_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.groups.retention.CHECK_INTERVAL_S", 0.1)
     keys, foreign = store.group_keys("default", "orders"), store.group_keys("default", "payments")
     assert keys.shard_keys.shard != foreign.shard_keys.shard
     for group in (keys, foreign):
         await given_group(store, group, state="Empty", members=(), subscribed=[])
-    settings = store.settings.model_copy(update={"offsets_retention_check_interval_ms": 100})
     store.clock.observe(int(time.time() * 1000), 0)
-    retention = Retention(store, settings, lambda: [keys.shard_keys.shard], lambda: "1")
+    retention = Retention(store, store.settings, lambda: [keys.shard_keys.shard], lambda: "1")
     await retention.start()
     try:
         async with asyncio.timeout(30):

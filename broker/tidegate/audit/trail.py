@@ -32,7 +32,8 @@ BATCH: Final = 500
 """Events of one script."""
 FLUSH_MS: Final = 200
 FILES: Final = 5
-"""The file in use and those that it was rotated to, together `audit_file_bytes` each."""
+"""The file in use and those that it was rotated to, `FILE_BYTES` each."""
+FILE_BYTES: Final = 100 << 20
 STDOUT: Final = "-"
 
 logger = structlog.get_logger()
@@ -120,6 +121,6 @@ class _File(RotatingFileHandler):
 
 def _opened(settings: Settings) -> _File:
     try:
-        return _File(settings.audit_file, maxBytes=settings.audit_file_bytes, backupCount=FILES - 1, encoding="utf-8")
+        return _File(settings.audit_file, maxBytes=FILE_BYTES, backupCount=FILES - 1, encoding="utf-8")
     except OSError as error:
         raise CannotStart(f"TIDEGATE_AUDIT_FILE={settings.audit_file}: {error.strerror}") from None

@@ -41,10 +41,16 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
     return settings
 
 
+def variables() -> set[str]:
+    """The variables of all settings, and those that name a file with a secret."""
+    names = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
+    return {f"{PREFIX}{name}".upper() for name in names}
+
+
 def unknown_variables() -> list[str]:
     """`TIDEGATE_*` variables and files in TIDEGATE_SECRETS_DIR that match no setting, probably misspelt."""
     former = {*renamed_variables(), *removed_variables()}
-    known = {f"{PREFIX}{name}".upper() for name in Settings.model_fields}
+    known = variables()
     folder = secrets_folder()
     names = [*os.environ, *(one.name for one in folder.iterdir() if one.is_file())] if folder else list(os.environ)
     found = (name for name in names if name.upper().startswith(PREFIX) and not name.startswith(_NOT_SETTINGS))
@@ -136,7 +142,8 @@ def markdown() -> str:
         "",
         "A variable may be a file as well: `TIDEGATE_SECRETS_DIR` names a folder with files that are called as",
         "variables (`TIDEGATE_REDIS_URL`) and hold their values, as Kubernetes and Docker mount secrets. The",
-        "environment wins over them.",
+        "environment wins over them. A secret alone may be in a file that its variable names with `_FILE` behind it:",
+        ", ".join(f"`{PREFIX}{name.upper()}_FILE`" for name in sorted(SECRETS)) + ".",
         "(Written by `make docs` from `broker/tidegate/settings.py`.)",
         "",
         "| Variable | Unit | Default | Meaning |",

@@ -22,6 +22,7 @@ logger = structlog.get_logger()
 EXPIRE_OFFSETS = Script("groups/expire_offsets")
 FORGET_TOPIC = Script("groups/forget_topic")
 
+CHECK_INTERVAL_S: Final = 600.0
 _FIELDS_PER_SCRIPT_MAX: Final = 500
 _GROUPS_AT_ONCE: Final = 50
 
@@ -41,14 +42,14 @@ class Retention:
         on_gone: OnGone | None = None,
     ) -> None:
         self._store = store
-        self._interval_s = settings.offsets_retention_check_interval_ms / 1000
+        self._interval_s = CHECK_INTERVAL_S
         self._shards = shards
         self._broker = broker
         self._on_gone = on_gone
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Start to sweep every `offsets_retention_check_interval_ms`."""
+        """Start to sweep every CHECK_INTERVAL_S."""
         self._task = asyncio.create_task(self._sweep_for_ever(), name="offsets-retention")
 
     async def close(self) -> None:

@@ -44,7 +44,7 @@ class Health:
         checks = (
             (self.store_up(), "redis is not reachable"),
             (self.lease_held(), "no lease is held"),
-            (self.requests_admitted(), "no memory is left for requests (requests_in_flight_bytes_max)"),
+            (self.requests_admitted(), "no memory is left for requests (memory_max)"),
             (self.loop_lag_s() < NOT_READY_STALL_S, STALLED),
             (self.listening, "the listener is not open"),
             (not self.draining, "draining"),

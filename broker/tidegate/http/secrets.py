@@ -1,14 +1,14 @@
-"""The secrets of the admin HTTP, from settings or files, and the role that each grants."""
+"""The secrets of the admin HTTP, and the role that each grants."""
 
 from __future__ import annotations
 
 import enum
 import hmac
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-from tidegate.errors import CannotStart
+from pydantic import SecretStr
+
 from tidegate.settings import Settings
 
 OPERATOR: Final = "operator"
@@ -40,12 +40,12 @@ class Secrets:
 
     @classmethod
     def read(cls, settings: Settings) -> Secrets:
-        """Read settings and files. Raises CannotStart, which names the setting and never its value."""
+        """The secrets of the settings."""
         return cls(
-            operator_token=_secret(settings, "admin_operator_token"),
-            operator_password=_secret(settings, "admin_operator_password"),
-            viewer_token=_secret(settings, "admin_viewer_token"),
-            oidc_client_secret=_secret(settings, "admin_oidc_client_secret"),
+            operator_token=_secret(settings.admin_operator_token),
+            operator_password=_secret(settings.admin_operator_password),
+            viewer_token=_secret(settings.admin_viewer_token),
+            oidc_client_secret=_secret(settings.admin_oidc_client_secret),
             roles=settings.admin_roles,
         )
 
@@ -87,18 +87,5 @@ def _same(given: str, secret: str | None) -> bool:
     return same(given, secret or "") and secret is not None
 
 
-def _secret(settings: Settings, name: str) -> str | None:
-    value, file = getattr(settings, name), getattr(settings, f"{name}_file")
-    variable = f"TIDEGATE_{name}".upper()
-    if value is not None and file is not None:
-        raise CannotStart(f"{variable} and {variable}_FILE are both set: one of them, please")
-    if file is None:
-        return None if value is None else str(value.get_secret_value())
-    try:
-        text = Path(file).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CannotStart(f"{variable}_FILE={file}: {getattr(error, 'strerror', None) or 'not text'}") from None
-    shortest = 8 if name.endswith("password") else 16
-    if len(text) < shortest:
-        raise CannotStart(f"{variable}_FILE={file}: at least {shortest} characters are needed")
-    return text
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()

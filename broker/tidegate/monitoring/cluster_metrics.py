@@ -25,6 +25,8 @@ from tidegate.telemetry.declared_cluster import CLUSTER
 from tidegate.telemetry.pages import Page, labels
 from tidegate.topics.model import Topic
 
+PARTITIONS_PER_GROUP: Final = 10
+"""Partitions of groups, and of topics, on the page: so many times `metrics_groups_max`."""
 _TOPICS_AT_ONCE: Final = 20
 
 
@@ -50,7 +52,8 @@ class ClusterPage:
     ) -> None:
         self.text: list[bytes] = []
         self._store, self._topics, self._foreign = store, topics, foreign
-        self._groups_max, self._partitions_max = settings.metrics_groups_max, settings.metrics_partitions_max
+        self._groups_max = settings.metrics_groups_max
+        self._partitions_max = PARTITIONS_PER_GROUP * settings.metrics_groups_max
         self._rebalances = RebalanceCounts(store, settings.lag_sample_interval_ms)
         self._drains = DrainEstimates()
         self._round: _Round

@@ -78,7 +78,7 @@ class Server:
         self._limits_connections = False
         self.draining = asyncio.Event()
         shares = shares_of(settings.memory_max)
-        self.request_bytes = RequestBytes(min(settings.requests_in_flight_bytes_max, shares.requests))
+        self.request_bytes = RequestBytes(shares.requests)
         self.request_bytes_max = min(settings.socket_request_max_bytes, shares.requests)
         self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
         self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))

@@ -1,7 +1,7 @@
 """Every metric of the whole cluster, exported by one broker at a time: groups, topics, Redis; and foreign names.
 
 All are gauges of the last sampling round. Topic and group names are labels here, bounded by `metrics_groups_max` and
-`metrics_partitions_max`.
+ten times as many partitions.
 """
 
 from __future__ import annotations

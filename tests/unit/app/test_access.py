@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,13 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from tidegate.cli.options import load, unknown_variables
 from tidegate.errors import CannotStart
 from tidegate.http import routes
 from tidegate.http.access import HEADERS, Access, FailedLogins
 from tidegate.http.health import Health
 from tidegate.http.secrets import Role, Secrets
 from tidegate.http.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
-from tidegate.settings import Settings
+from tidegate.settings import SECRETS, Settings
 
 TOKEN, PASSWORD, VIEW = "t" * 16, "correct horse", "v" * 16
 ALL = Secrets(TOKEN, PASSWORD, VIEW)
@@ -424,25 +426,41 @@ async def test_every_answer_carries_the_headers_that_keep_foreign_pages_out() ->
 # -- where secrets come from
 
 
-def test_secrets_are_read_from_settings_or_files(tmp_path: Any) -> None:
+def test_secrets_are_read_from_settings_or_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
-    given = Settings(admin_operator_token_file=str(file), admin_operator_password=PASSWORD)
+    monkeypatch.setenv("TIDEGATE_ADMIN_OPERATOR_TOKEN_FILE", str(file))
+    given = Settings(admin_operator_password=PASSWORD)
 
     assert Secrets.read(given) == Secrets(TOKEN, PASSWORD)
     assert PASSWORD not in repr(given)
+    assert unknown_variables() == []
 
 
-@pytest.mark.parametrize("text", [None, "short", ""])
-def test_secret_that_cannot_be_read_stops_the_start(tmp_path: Any, text: str | None) -> None:
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_secret_file_that_cannot_be_read_stops_the_start(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"TIDEGATE_{name}_FILE".upper()
+    monkeypatch.setenv(variable, str(tmp_path / "token"))
+
+    with pytest.raises(CannotStart, match=f"{variable}=.*: No such file"):
+        load()
+
+
+@pytest.mark.parametrize("text", ["short", ""])
+def test_secret_in_a_file_too_short_stops_the_start(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
-    if text is not None:
-        file.write_text(text)
+    file.write_text(text)
+    monkeypatch.setenv("TIDEGATE_ADMIN_VIEWER_TOKEN_FILE", str(file))
 
-    with pytest.raises(CannotStart, match="TIDEGATE_ADMIN_VIEWER_TOKEN_FILE"):
-        Secrets.read(Settings(admin_viewer_token_file=str(file)))
+    with pytest.raises(CannotStart, match=r"^TIDEGATE_ADMIN_VIEWER_TOKEN: value should have at least 16"):
+        load()
 
 
-def test_two_places_for_one_secret_stop_the_start(tmp_path: Any) -> None:
+def test_two_places_for_one_secret_stop_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_ADMIN_OPERATOR_TOKEN", TOKEN)
+    monkeypatch.setenv("TIDEGATE_ADMIN_OPERATOR_TOKEN_FILE", str(tmp_path))
+
     with pytest.raises(CannotStart, match="both set"):
-        Secrets.read(Settings(admin_operator_token=TOKEN, admin_operator_token_file=str(tmp_path)))
+        load()

@@ -14,6 +14,7 @@ from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
 from tidegate.server import limits
+from tidegate.server.limits import RequestBytes
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 FETCHES: Any = sample(request_type(FETCH, 12))
@@ -94,8 +95,8 @@ def large_fetch() -> Any:
 async def test_large_requests_of_all_connections_together_are_bounded() -> None:
     """Two connections send 3 MiB each where 4 are allowed: the second waits until the first is answered."""
     handlers = Handlers()
-    settings = {"requests_in_flight_bytes_max": 4 * MIB}
-    async with connected(handlers, **settings) as (server, first), await another(server) as second:
+    async with connected(handlers) as (server, first), await another(server) as second:
+        server.request_bytes = RequestBytes(4 * MIB)
         large = large_fetch()
         waiting = [first.send(large), second.send(large)]
         await until(lambda: handlers.parked)
@@ -114,7 +115,8 @@ async def test_large_requests_of_all_connections_together_are_bounded() -> None:
 @on_both_loops
 async def test_request_above_the_cap_of_all_is_taken_alone() -> None:
     handlers = Handlers()
-    async with connected(handlers, requests_in_flight_bytes_max=MIB) as (_, client):
+    async with connected(handlers) as (server, client):
+        server.request_bytes = RequestBytes(MIB)
         large = large_fetch()
         client.send(large)
         await until(lambda: handlers.parked)

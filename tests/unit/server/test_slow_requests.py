@@ -41,7 +41,7 @@ async def announcers(server: Any, count: int) -> list[RawClient]:
 @on_both_loops
 async def test_slow_announcers_neighbour_produces_and_heartbeats() -> None:
     handlers = Handlers()
-    async with connected(handlers, requests_in_flight_bytes_max=512 * MIB) as (server, client):
+    async with connected(handlers) as (server, client):
         slow = await announcers(server, 7)
         assert server.request_bytes.held < 7 * MIB
         client.send(large_produce(MIB))
@@ -84,7 +84,8 @@ async def test_steady_request_above_the_rate_completes(monkeypatch: pytest.Monke
 async def test_partial_requests_fill_the_cap_all_complete() -> None:
     """Each is larger than its share, all together than the cap: they come whole one after the other."""
     handlers = Handlers()
-    async with connected(handlers, requests_in_flight_bytes_max=4 * MIB) as (server, first):
+    async with connected(handlers) as (server, first):
+        server.request_bytes = RequestBytes(4 * MIB)
         clients = [first, *[await another(server) for _ in range(4)]]
         frame = encode_request(large_produce(3 * MIB), 1)
         for client in clients:
@@ -118,7 +119,7 @@ def test_readiness_no_bytes_for_requests_not_ready(monkeypatch: Any) -> None:
     assert health.ready
     assert budget.reserve("a", 1, MIB)
     assert not budget.reserve("b", 2, 1)
-    assert health.reasons() == ["no memory is left for requests (requests_in_flight_bytes_max)"]
+    assert health.reasons() == ["no memory is left for requests (memory_max)"]
     budget.abandon("a", 1)
     assert health.ready
     assert budget._full_since_s == math.inf
