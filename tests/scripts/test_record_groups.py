@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.scripts.test_record_log import read
+from tests.support.record_topics import two_brokers
 from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.apis import committed_offsets
 from tidegate.monitoring.lag_reading import LagReader
@@ -23,15 +24,8 @@ IDS = RecordIds(10)
 
 @pytest.fixture
 async def brokers(store: Store, settings: Settings) -> AsyncIterator[list[WholeBroker]]:
-    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0})
-    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
-    await opened[0].create("r", 1, tidegate_format="record")
-    for broker in opened:
-        await broker.context.catalog.refresh()
-    await opened[0].client("producer").produce("r", 10)
-    yield opened
-    for broker in opened:
-        await broker.close()
+    async with two_brokers(settings) as opened:
+        yield opened
 
 
 async def member(broker: WholeBroker, client_id: str = "app", group: str = "orders") -> ClientOf:

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from tests.scripts.test_record_groups import IDS, KEY, member, offsets, pending, position
 from tests.scripts.test_record_log import read
 from tests.support.log_broker import fetch_request
+from tests.support.record_topics import two_brokers
 from tests.support.whole_broker import WholeBroker
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -17,15 +18,8 @@ from tidegate.store.store import Store
 
 @pytest.fixture
 async def brokers(store: Store, settings: Settings) -> AsyncIterator[list[WholeBroker]]:
-    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0})
-    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
-    await opened[0].create("r", 1, tidegate_format="record")
-    for broker in opened:
-        await broker.context.catalog.refresh()
-    await opened[0].client("producer").produce("r", 10)
-    yield opened
-    for broker in opened:
-        await broker.close()
+    async with two_brokers(settings) as opened:
+        yield opened
 
 
 async def test_deleted_stream_is_an_empty_log_with_its_end(brokers: list[WholeBroker], store: Store) -> None:

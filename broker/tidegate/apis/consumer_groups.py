@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -22,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32, i32Timedelta
 
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
@@ -212,13 +210,8 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
 @api(ApiKey.CONSUMER_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_consumer_groups)
 async def describe(call: Call, request: Any) -> ConsumerGroupDescribeResponse:
     """Describe groups and their members; each group succeeds or fails by itself. v1: the type of each member."""
-    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
-    if request.include_authorized_operations:
-        groups = [
-            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
-            for group in groups
-        ]
-    return ConsumerGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
+    return ConsumerGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=groups)
 
 
 async def _describe(call: Call, group_id: Any) -> DescribedGroup:

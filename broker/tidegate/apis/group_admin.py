@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
@@ -29,7 +30,22 @@ _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS)
 """Bits of the permitted operations on a group: all that Kafka defines, while there are no access rules."""
 
+Group = TypeVar("Group", bound=Any)
+
 _NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+
+
+async def describe_each(
+    call: Call, group_ids: Iterable[Any], describe: Callable[[Call, Any], Awaitable[Group]], with_operations: bool
+) -> tuple[Group, ...]:
+    """Each group of a request as `describe` has it; those that exist with the permitted operations, if asked for."""
+    groups = await asyncio.gather(*(describe(call, group_id) for group_id in group_ids))
+    if not with_operations:
+        return tuple(groups)
+    return tuple(
+        replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
+        for group in groups
+    )
 
 
 @api(ApiKey.LIST_GROUPS, first=0, last=5, safe_late=True, error=at_top(groups=()))
@@ -69,13 +85,8 @@ async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
     v3: the caller's permitted operations (KIP-430). v4: static members. v6: a group that does not exist is
     GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
     """
-    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.groups))
-    if request.include_authorized_operations:
-        groups = [
-            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
-            for group in groups
-        ]
-    return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+    groups = await describe_each(call, request.groups, _describe, request.include_authorized_operations)
+    return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -21,7 +19,7 @@ from kio.schema.share_group_describe.v1.response import (
 from kio.static.primitive import i32, i32Timedelta
 
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
@@ -127,13 +125,8 @@ def _request(call: Call, request: Any) -> ShareHeartbeat:
 @api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, error=error_responses.describe_consumer_groups)
 async def describe(call: Call, request: Any) -> ShareGroupDescribeResponse:
     """Describe share groups and their members; each group succeeds or fails by itself."""
-    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
-    if request.include_authorized_operations:
-        groups = [
-            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
-            for group in groups
-        ]
-    return ShareGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
+    return ShareGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=groups)
 
 
 async def _describe(call: Call, group_id: Any) -> DescribedGroup:
