@@ -10,11 +10,12 @@ from typing import Any, Final
 from tests.model.network import Executed, LinkedStore, Network, Server
 from tidegate.errors import StoreUnavailable
 from tidegate.groups import classic
+from tidegate.groups.commits import Commit
 from tidegate.groups.expiry import GroupExpiry
 from tidegate.groups.heartbeat_snapshots import MemberSnapshot
 from tidegate.groups.heartbeats import Heartbeats
 from tidegate.groups.model import Joined, JoinRequest, Leaving, MemberRef, SyncRequest
-from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
+from tidegate.groups.offsets import Committed, Offsets, entry_json
 from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
 from tidegate.store.outcome import Failure

@@ -10,11 +10,12 @@ import pytest
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.groups import Peer, World, answer
+from tidegate.groups.commits import Commit
 from tidegate.groups.generation_guard import SKIP, bump_all_generations
 from tidegate.groups.group_changes import unsubscribe_group_changes
 from tidegate.groups.model import GroupState, Joined
 from tidegate.groups.offset_reset import OffsetMove, reset_offsets
-from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
+from tidegate.groups.offsets import Offsets, entry_json, offset_field
 from tidegate.groups.staged_offsets import stage
 from tidegate.groups.waiters import GroupStatus
 from tidegate.store.link import Arg

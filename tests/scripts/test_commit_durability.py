@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.support.valkey import ValkeyServer
-from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
+from tidegate.groups.commits import Commit
+from tidegate.groups.offsets import Offsets, entry_json, offset_field
 from tidegate.log.durability import Durability
 from tidegate.settings import Settings
 from tidegate.store.node import Node

@@ -12,8 +12,9 @@ from tests.support.groups import Peer, World, answer, refused
 from tidegate.diagnosis.group_events import read_events, read_shard
 from tidegate.errors import FencedInstanceId
 from tidegate.groups import classic, offsets
+from tidegate.groups.commits import Commit
 from tidegate.groups.model import Leaving, MemberRef, SyncRequest
-from tidegate.groups.offsets import Commit, Offsets, entry_json, offset_field
+from tidegate.groups.offsets import Offsets, entry_json, offset_field
 from tidegate.settings import Settings
 
 FIELDS = [

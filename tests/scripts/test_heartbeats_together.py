@@ -10,9 +10,10 @@ import pytest
 from tests.scripts.test_classic_together import count_scripts
 from tests.support.groups import ANSWER_S, Broker, World
 from tidegate.errors import StoreUnavailable
+from tidegate.groups.commits import Commit
 from tidegate.groups.heartbeats import HEARTBEAT, Heartbeats
 from tidegate.groups.model import MemberRef
-from tidegate.groups.offsets import Commit, Offsets, entry_json
+from tidegate.groups.offsets import Offsets, entry_json
 from tidegate.store.keys import GroupKeys
 
 NONE, COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID = 0, 15, 25

@@ -14,7 +14,8 @@ from kio.static.constants import EntityType
 
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.groups.offsets import COMMIT_OFFSETS, Commit, Offsets, commit_arguments, entry_json, offset_field
+from tidegate.groups.commits import Commit, commit_arguments
+from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store

@@ -12,7 +12,8 @@ from kio.static.constants import EntityType
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.offsets import Commit, Committed, Offsets, entry_json
+from tidegate.groups.commits import Commit
+from tidegate.groups.offsets import Committed, Offsets, entry_json
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg, Link

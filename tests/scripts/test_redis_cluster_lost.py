@@ -14,8 +14,9 @@ from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.classic import read_members
+from tidegate.groups.commits import Commit
 from tidegate.groups.generation_guard import BUMP_GENERATION, GenerationGuard
-from tidegate.groups.offsets import Commit, Offsets
+from tidegate.groups.offsets import Offsets
 from tidegate.log.append import Appended
 from tidegate.settings import Settings
 from tidegate.store.slots import key_slot

@@ -16,7 +16,8 @@ from kio.static.primitive import i32
 from tests.support.transactions import NONE, Brokers, brokers_of
 from tests.support.whole_broker import request
 from tidegate.groups import staged_offsets
-from tidegate.groups.offsets import Commit, entry_json
+from tidegate.groups.commits import Commit
+from tidegate.groups.offsets import entry_json
 from tidegate.records.control import MarkerType
 from tidegate.settings import Settings
 from tidegate.store.store import Store

@@ -24,8 +24,9 @@ from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.errors import InvalidGroupId
 from tidegate.groups import offsets
+from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import OTHER_TYPE
-from tidegate.groups.offsets import Commit, entry_json, offset_field
+from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.log.offload import DECODED
 from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey

@@ -14,9 +14,9 @@ import structlog
 from tidegate.apis.call import Call
 from tidegate.errors import KafkaError
 from tidegate.groups.clients import read_clients
+from tidegate.groups.commits import RecordCommit
 from tidegate.groups.consumer.model import Partition
 from tidegate.groups.offsets import Committed, offset_field
-from tidegate.groups.record_commits import RecordCommit
 from tidegate.log.owners import Owner
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.protocol.consumer_blobs import assigned_partitions

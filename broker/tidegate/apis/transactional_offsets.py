@@ -15,8 +15,9 @@ from tidegate.apis.transactional_produce import not_in_transaction
 from tidegate.apis.transactions import FENCED_FROM, as_of, code_of, keys_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidProducerEpoch, KafkaError, OffsetMetadataTooLarge
 from tidegate.groups import staged_offsets
+from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import StaleMemberEpoch
-from tidegate.groups.offsets import Commit, entry_json, offset_field
+from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import at_top

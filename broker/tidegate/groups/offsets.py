@@ -12,14 +12,23 @@ import json
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
-from tidegate.groups.commit_times import UNKNOWN_TIME, WITHOUT_LEASE, commit_times_ms
+from tidegate.groups.commits import (
+    FEW_ENTRIES,
+    WITHOUT_LEASE,
+    Commit,
+    OnCode,
+    QueuedBatch,
+    commit_arguments,
+    commit_times_ms,
+    is_large,
+)
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     ExpiringCall,
@@ -30,9 +39,6 @@ from tidegate.groups.expire_and_retry import (
     nobody,
 )
 from tidegate.groups.expiry import expirer
-from tidegate.groups.identity import candidate
-from tidegate.groups.large_commits import FEW_ENTRIES, is_large
-from tidegate.groups.record_commits import RecordCommit, add_record_commits
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -66,9 +72,6 @@ PLAIN_ENTRY: Final = re.compile(
 )
 """A stored value as `entry_json` writes it, without JSON escapes in the metadata."""
 
-OnCode = Callable[[int], None]
-"""Called once with the code of a commit; COORDINATOR_NOT_AVAILABLE while Redis is."""
-
 OnFetched = Callable[[dict[str, Committed] | Failure], None]
 """Called once with the commits by field; a field without a commit is absent."""
 
@@ -77,27 +80,8 @@ OnValues = Callable[[Sequence[bytes | None] | Failure], None]
 """Called once with the stored values in the order of their fields, None where there is no commit."""
 
 
-@dataclass(slots=True)
-class Commit:
-    """One OffsetCommit for one group. `entries` is flat: field, `entry_json`, field, `entry_json`, ..."""
-
-    generation: int
-    member_id: str
-    instance_id: str | None
-    entries: list[str] = field(default_factory=list)
-    retention_ms: int = -1
-    """Retention of the offsets, set by clients of version 2 to 4, ms; -1: the broker's setting applies."""
-    client_id: str = ""
-    client_host: str = ""
-    records: Sequence[RecordCommit] = ()
-    """Of its partitions, those of format record that its script acknowledges."""
-
-
 Prove = Callable[[Node, Callable[[bool], None]], None]
 """Calls back with whether everything that a node answered before is as durable as `durability` says."""
-
-QueuedBatch = tuple[Commit, OnCode]
-"""A commit and the callback for its code."""
 
 HandOut = Callable[[list[QueuedBatch], Sequence[int] | Failure], None]
 _STORED: Final = 0
@@ -188,8 +172,7 @@ class Offsets:
         return self._on_group_change >= question and self._topics_version == version
 
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
-        """Queue a commit for this tick's script. `on_code` gets 0, a code that applies to all entries, or
-        StoreUnavailable.
+        """Queue a commit for this tick's script. `on_code` gets a code that applies to all entries.
 
         The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit, a higher
         offset was committed while this one was on its way, or it is not proved as durable as `durability` says,
@@ -290,41 +273,6 @@ class Offsets:
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
         times_ms = commit_times_ms(self._store, self._lease_ends_ms)
         return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), times_ms)
-
-
-def commit_arguments(
-    groups: Gathered[QueuedBatch],
-    events_max: int,
-    broker: str,
-    times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
-) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script. `broker` is the broker name in events, `times_ms` are of `commit_times_ms`."""
-    shard = groups[0][0].shard_keys
-    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, *times_ms))
-    has_records: Sequence[RecordCommit] = ()
-    for keys, queued in groups:
-        key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
-        # Only a commit without a generation can create a group or reset its offsets: only then is the client named.
-        simple = next((commit for commit, _ in queued if commit.generation < 0), None)
-        made = who = ""
-        if simple is not None:
-            made, who = candidate(keys), f"/{simple.client_host} {simple.client_id}"
-        args += (keys.ref, made, who, len(queued))
-        for commit, _ in queued:
-            entries, instance_id = commit.entries, commit.instance_id
-            args += (
-                commit.generation,
-                commit.member_id,
-                "" if instance_id is None else f"={instance_id}",
-                commit.retention_ms,
-                len(entries) // 2,
-            )
-            args += entries
-            has_records = has_records or commit.records
-    if has_records:
-        args.append("")
-        add_record_commits((commit.records for _, queued in groups for commit, _ in queued), key_names, args)
-    return key_names, args
 
 
 def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:

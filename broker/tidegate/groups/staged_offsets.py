@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegate.groups.commits import Commit, is_large
 from tidegate.groups.identity import candidate
-from tidegate.groups.large_commits import is_large
-from tidegate.groups.offsets import Commit
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
-from tidegate.groups.commit_times import WITHOUT_LEASE, commit_times_ms
+from tidegate.groups.commits import WITHOUT_LEASE, Commit, OnCode, add_record_commits, commit_times_ms, is_large
 from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.groups.consumer.errors import OtherGroupType, StaleMemberEpoch
 from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
 from tidegate.groups.consumer.update import EXPIRY_DUE
-from tidegate.groups.large_commits import is_large
-from tidegate.groups.offsets import Commit, OnCode, Prove, hand_out_proved
-from tidegate.groups.record_commits import add_record_commits
+from tidegate.groups.offsets import Prove, hand_out_proved
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
