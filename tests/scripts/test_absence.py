@@ -39,7 +39,9 @@ async def test_short_absence_is_none(own: tuple[ValkeyServer, Store]) -> None:
     assert not own[1].outage.recently_recovered
 
 
-async def test_long_absence_has_ended_lately(own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_outage_is_recent_for_a_while(
+    own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
     await back_after(*own, 1.2)
     assert own[1].outage.recently_recovered
     monkeypatch.setattr("tidegate.store.redis_outage._RETURN_S", 0.0)

@@ -1,4 +1,4 @@
-"""The house itself: scripts keep their contracts, every key and API is written down, rooms stay small."""
+"""Rules of the code base: scripts keep their contracts, every key and API is described, modules stay small."""
 
 from __future__ import annotations
 
