@@ -139,7 +139,7 @@ class FakeBroker:
         nothing: Any = None
         alone = SimpleNamespace(node_id=1, rack=None, endpoint=lambda listener: ("h", 9092))
         lease: Any = SimpleNamespace(nameable=lambda listener: [alone])
-        clock_only: Any = SimpleNamespace(clock=RedisClock())
+        clock_only: Any = SimpleNamespace(clock=RedisClock(), pubsub=None)
         catalog: Any = SimpleNamespace(
             record_topics=0,
             version=1,
