@@ -162,6 +162,27 @@ async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServ
         await proxy.close()
 
 
+async def test_append_after_one_of_two_retries_is_not_out_of_order(server: PausedServer, settings: Settings) -> None:
+    """The retry of a batch is stored; the next is still to be sent again when one behind both arrives."""
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        async with broker(settings, redis_url=proxy.url) as logs:
+            log = logs.partition(TOPIC, 0)
+            await append(log, of(9, 0))
+            proxy.cut_all(LinkFault.DROP_REQUEST)
+            proxy.refusing = True
+            assert await outcomes(log, of(9, 1), of(9, 2)) == [RequestTimedOut] * 2
+            proxy.refusing = False
+            await reachable(log)
+            assert await stored(log, of(9, 1)) == [1]
+            assert await outcomes(log, of(9, 3)) == [RequestTimedOut]
+            assert await stored(log, of(9, 2), of(9, 3)) == [2, 3]
+            assert await numbers(log, 9) == [0, 1, 2, 3]
+    finally:
+        await proxy.close()
+
+
 async def test_append_executed_after_its_answer_is_found(server: PausedServer, settings: Settings) -> None:
     proxy, late = Proxy(server.port), of(9, 1)
     await proxy.start()

@@ -37,6 +37,7 @@ class LogUnreachable(RequestTimedOut):
 class _GivenUp(NamedTuple):
     epoch: int
     base_sequence: int
+    last_sequence: int
     answer: KafkaError
     until_s: float
 
@@ -109,12 +110,14 @@ class Unresolved:
         if isinstance(answer, LogUnreachable):
             answer = RequestTimedOut(answer.message)  # later batches may reach the log again
         before = self._given_up.pop(batch.producer_id, None)
-        sequence = batch.base_sequence
+        sequence = last = batch.base_sequence
         if before is not None and self._is_behind(before, batch, now_s):
             sequence = before.base_sequence
+            last = last if is_after(last, before.last_sequence) else before.last_sequence
         elif len(self._given_up) >= _PRODUCERS_MAX:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, answer, now_s + GIVEN_UP_KEPT_S)
+        until_s = now_s + GIVEN_UP_KEPT_S
+        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, last, answer, until_s)
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
         """The error for a batch whose predecessor failed or may be in an unresolved entry; None otherwise."""
@@ -124,9 +127,14 @@ class Unresolved:
         return RequestTimedOut("the batch before it may be in the log") if self.may_be_stored(item) else None
 
     def accepted(self, batch: Batch) -> None:
-        """The producer's sequence continues: forget its failed batch."""
-        if self._given_up:
-            self._given_up.pop(batch.producer_id, None)
+        """The producer's sequence continues: forget its failed batches up to this one."""
+        if not self._given_up:
+            return
+        before = self._given_up.pop(batch.producer_id, None)
+        if before is None or before.epoch != batch.producer_epoch:
+            return
+        if is_after(before.last_sequence, batch.base_sequence):  # those behind it are still to be sent again
+            self._given_up[batch.producer_id] = before._replace(base_sequence=batch.base_sequence)
 
     @staticmethod
     def _is_behind(before: _GivenUp, batch: Batch, now_s: float) -> bool:
