@@ -189,8 +189,8 @@ Clients of Kafka 0.8 to 0.10 are tried as well (`tests/conformance/test_old_clie
 `api_version` 0.8.1 to 0.10.2, librdkafka with `broker.version.fallback` 0.8.2 to 0.10.0, sarama with `Config.Version`
 0.8.2 to 0.10.2. [What they get](apis.md#clients-of-kafka-08-to-010).
 
-Not tried: every client not named above, among them those for .NET, Rust and Ruby that do not wrap librdkafka, kafka-go,
-Kafka Streams with `group.protocol=classic`, Kafka Connect, ksqlDB, MirrorMaker.
+Not tried: every client not named on this page, among them those for .NET, Rust and Ruby that do not wrap librdkafka,
+ksqlDB and MirrorMaker.
 
 `group.protocol=consumer` and share groups are tried with Java 4.4, librdkafka and franz-go: their members share one
 group of each kind, leave and join, beside an application of Kafka Streams with `group.protocol=streams`, while brokers
