@@ -36,7 +36,7 @@ def test_error_of_a_source_is_its_one_line(spark_process: SparkSession, client: 
     topics = spark_process.newSession().read.format("tidegate").option("redis.url", valkey.url)
 
     for failing, expected in (
-        (lambda: topics.options(subscribe="orders", mode="rows").load(), "UsageError: options of tidegate: mode: "),
+        (lambda: topics.options(subscribe="orders", mode="rows").load(), "UsageError: options of tidegate: mode is "),
         (lambda: topics.options(subscribe="no-orders", mode="raw").load().collect(), "UsageError: no such topic in "),
     ):
         with pytest.raises(PySparkException) as raised:
