@@ -127,13 +127,6 @@ def _produce(data: Buffer, start: int, end: int, version: int) -> ProduceRequest
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
-    """The broker that fetches; -1 for consumers."""
-
-    replica_id: int
-
-
-@dataclass(frozen=True, slots=True)
 class FetchPartition:
     """A partition to read."""
 
@@ -157,7 +150,7 @@ class FetchRequest:
     """Fetch v0-3."""
 
     __version__: ClassVar[int] = 3
-    replica_state: ReplicaState
+    replica_id: int
     max_wait: timedelta
     min_bytes: int
     max_bytes: int
@@ -171,7 +164,7 @@ def _fetch(reader: _Reader, version: int) -> FetchRequest:
     replica_id, max_wait_ms, min_bytes = reader.int32(), reader.int32(), reader.int32()
     max_bytes = reader.int32() if version >= 3 else FETCH_MAX_BYTES
     topics = reader.array(_fetch_topic)
-    return FetchRequest(ReplicaState(replica_id), max_wait_ms * _MILLISECOND, min_bytes, max_bytes, topics)
+    return FetchRequest(replica_id, max_wait_ms * _MILLISECOND, min_bytes, max_bytes, topics)
 
 
 def _fetch_topic(reader: _Reader) -> FetchTopic:

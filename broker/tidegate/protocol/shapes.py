@@ -6,7 +6,7 @@ defaults (`complete`). For fields that moved, this is the newest form:
 | API | newest form | older versions |
 |---|---|---|
 | Metadata | `topics` None: all topics | v0: an empty array means all |
-| Fetch | `replica_state`; topics by `topic_id` from v13, by `topic` before | v4-14 `replica_id` |
+| Fetch | `replica_id`; topics by `topic_id` from v13, by `topic` before | v15 on: in `replica_state` |
 | Produce | `topic_data[]` by `topic_id` in v13, by `name` before | |
 | FindCoordinator | `coordinator_keys[]` -> `coordinators[]` | v0-3: one key, answer at top level |
 | OffsetCommit | topics by `topic_id` in v10, by `name` before | |
@@ -31,7 +31,6 @@ from typing import Any
 
 from kio.schema.delete_topics.v6.request import DeleteTopicState
 from kio.schema.errors import ErrorCode
-from kio.schema.fetch.v18.request import ReplicaState
 from kio.schema.leave_group.v5.request import MemberIdentity
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup
 from kio.serial._implicit_defaults import get_tagged_field_default
@@ -94,9 +93,7 @@ def complete(api_key: int) -> None:
 def _moved(api_key: int, version: int) -> dict[str, Adapter]:
     """Fields that this version has in another place of the request."""
     match api_key:
-        case 1 if version <= 14:
-            return {"replica_state": lambda request: ReplicaState(replica_id=request.replica_id)}
-        case 1:
+        case 1 if version >= 15:
             return {"replica_id": lambda request: request.replica_state.replica_id}
         case 9 if version <= 7:
             return {"groups": _one_group}

@@ -28,11 +28,13 @@ INLINE_BYTES_MAX: Final = 256 * 1024
 """Bytes up to which a batch is decompressed on the event loop."""
 
 
-class RecordsRefused(Exception):
+class RecordsRefused(KafkaError):
     """Some records break a rule: `cause` is the partition's error, `record_errors` (index in the batch, message)."""
 
+    code = InvalidRecord.code
+
     def __init__(self, cause: KafkaError, record_errors: list[tuple[int, str]]) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.message)
         self.cause = cause
         self.record_errors = record_errors
 

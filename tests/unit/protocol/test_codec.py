@@ -202,7 +202,7 @@ def test_moved_fields_of_requests() -> None:
         ("sample", None, None)
     ]
     assert [(topic.name, topic.topic_id) for topic in read(20, 5).topics] == [("sample", None)]
-    assert read(1, 14).replica_state.replica_id == 1
+    assert read(1, 14).replica_id == 1
     assert read(1, 18).replica_id == -1
     assert read(1, 18).topics[0].topic == ""
     assert read(1, 12).topics[0].topic_id is None
