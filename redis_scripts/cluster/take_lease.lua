@@ -33,8 +33,11 @@ for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
     redis.call("HDEL", brokers, node_id)
     redis.call("HDEL", info, "drain:" .. node_id)
   elseif address_is_ours and held.address == address then
-    if renewed_at + gone_ms > now then redis.call("ZADD", leases, now - gone_ms, node_id) end
-    lease.set_ended(brokers, node_id)
+    if renewed_at + gone_ms > now then -- of a process that died, or one of a live broker that advertises our address
+      redis.call("ZADD", leases, now - gone_ms, node_id)
+    else
+      lease.set_ended(brokers, node_id)
+    end
   end
 end
 
