@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from bench.cluster import Cluster, free_port
 from bench.jars import PeerUnavailable, connect_jars
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 TOPIC = "lines"
 DEADLINE_S = 120

@@ -35,7 +35,7 @@ from bench.jars import PeerUnavailable, streams_jars
 from tests.support.scraping import Scrape
 from tidegate.command_line import command_line
 
-pytestmark = pytest.mark.peer
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "clients" / "java" / "WordCount.java"
 GROUP, LINES, COUNTS = "app", "lines", "counts"

@@ -23,7 +23,7 @@ from tidegate_pipeline.values.codec import Codec
 from tidegate_pipeline.values.registry import Registry
 from tidegate_pipeline.values.undecodable import Undecodable
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.peer, pytest.mark.slow, pytest.mark.timeout(300)]
 
 ADDRESS = {"type": "record", "name": "Address", "namespace": "shop", "fields": [{"name": "city", "type": "string"}]}
 ORDER = {

@@ -103,7 +103,9 @@ def is_active_active(facts: Mapping[str, str]) -> bool:
 
 def why_scripts_fail(error: str) -> str:
     """What an error of a script means where its own text does not say so: "" if it does."""
-    if error.removeprefix("ERR ").startswith("Could not find scripting engine"):
+    if error.removeprefix("ERR ").startswith(
+        ("Could not find scripting engine", "Unexpected engine in script shebang")
+    ):
         return "this server has no Lua engine: load its module (Valkey 9.1 and newer: lua)"
     return ""
 
