@@ -32,7 +32,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
          $pip --require-hashes --only-binary :all: --requirement "requirements/$set.txt" || exit 1; \
        done \
     && $pip --no-deps /dist/tidegate-*.whl \
-    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
+    && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && find /opt/tidegate -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
 # -- the pipeline's: both wheels, with Spark
@@ -41,7 +41,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
     && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
          /dist/tidegate-*.whl "$(echo /dist/tidegate_pipeline-*.whl)[delta,iceberg,values,numba,plots]" \
-    && python3 -m compileall -q --invalidation-mode unchecked-hash /opt/tidegate/lib \
+    && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && ln -s bin/tidegate /opt/tidegate/tidegate-command.py \
     && mkdir /opt/spark \
     && ln -s /opt/tidegate/lib/python3*/site-packages/pyspark/* /opt/spark/ \
@@ -92,7 +92,7 @@ LABEL org.opencontainers.image.title="Tidegate" \
 RUN if python3 -m pip --version >/dev/null 2>&1; then \
       python3 -m pip uninstall --yes --root-user-action=ignore pip setuptools wheel; \
     fi \
-    && PYTHONHASHSEED=0 python3 -m compileall -q --invalidation-mode unchecked-hash \
+    && PYTHONHASHSEED=0 python3 -m compileall -q -f --invalidation-mode unchecked-hash \
          -x '/(test|idlelib|lib2to3|ensurepip|site-packages|dist-packages)/' \
          "$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')" \
     && echo 'tidegate:x:10001:' >> /etc/group \
