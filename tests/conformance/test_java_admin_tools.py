@@ -42,11 +42,15 @@ def tool(jars: str, cluster: Cluster, name: str, *arguments: str) -> str:
 
 
 def test_java_tools_of_partitions(cluster: Cluster, jars: str, topic: str, tmp_path: Path) -> None:
-    (line,) = [one for one in tool(jars, cluster, "LogDirsCommand", "--describe", "--topic-list", topic).splitlines()
-               if one.startswith("{")]  # fmt: skip
-    sizes = [part["size"] for broker in json.loads(line)["brokers"] for of in broker["logDirs"]
-             for part in of["partitions"]]  # fmt: skip
-    assert len(sizes) == 2 and sum(sizes) > 100
+    def sizes() -> list[int]:
+        described = tool(jars, cluster, "LogDirsCommand", "--describe", "--topic-list", topic)
+        (line,) = [one for one in described.splitlines() if one.startswith("{")]
+        return [part["size"] for broker in json.loads(line)["brokers"] for of in broker["logDirs"]
+                for part in of["partitions"]]  # fmt: skip
+
+    while sum(sizes()) <= 100:  # the brokers count each second
+        pass
+    assert len(sizes()) == 2
 
     offsets = tmp_path / "offsets.json"
     parts = [{"topic": topic, "partition": index, "offset": -1} for index in (0, 1)]
