@@ -100,6 +100,15 @@ async def reachable(log: PartitionLog) -> None:
             await asyncio.sleep(0.05)
 
 
+async def lost(proxy: Proxy, log: PartitionLog, *batches: Any) -> None:
+    """File batches that Redis never gets, of which nobody knows that; the log can be read again."""
+    proxy.cut_all(LinkFault.DROP_REQUEST)
+    proxy.refusing = True
+    assert await outcomes(log, *batches) == [RequestTimedOut] * len(batches)
+    proxy.refusing = False
+    await reachable(log)
+
+
 async def numbers(log: PartitionLog, producer_id: int) -> list[int]:
     """The sequences of a producer, in the order of the log."""
     return [one.base_sequence for one in await read_all(log) if one.producer_id == producer_id]
@@ -150,11 +159,7 @@ async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServ
         async with broker(settings, redis_url=proxy.url) as logs:
             log = logs.partition(TOPIC, 0)
             await append(log, of(9, 0))
-            proxy.cut_all(LinkFault.DROP_REQUEST)
-            proxy.refusing = True
-            assert await outcomes(log, of(9, 1)) == [RequestTimedOut]
-            proxy.refusing = False
-            await reachable(log)
+            await lost(proxy, log, of(9, 1))
             # It is not in the log, and could still come to be.
             assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
             assert await stored(log, of(9, 1), of(9, 2)) == [1, 2]
@@ -170,11 +175,7 @@ async def test_append_after_one_of_two_retries_is_not_out_of_order(server: Pause
         async with broker(settings, redis_url=proxy.url) as logs:
             log = logs.partition(TOPIC, 0)
             await append(log, of(9, 0))
-            proxy.cut_all(LinkFault.DROP_REQUEST)
-            proxy.refusing = True
-            assert await outcomes(log, of(9, 1), of(9, 2)) == [RequestTimedOut] * 2
-            proxy.refusing = False
-            await reachable(log)
+            await lost(proxy, log, of(9, 1), of(9, 2))
             assert await stored(log, of(9, 1)) == [1]
             assert await outcomes(log, of(9, 3)) == [RequestTimedOut]
             assert await stored(log, of(9, 2), of(9, 3)) == [2, 3]
