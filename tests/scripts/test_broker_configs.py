@@ -39,14 +39,20 @@ async def brokers(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
 async def _alter(
     brokers: Brokers, broker: int, name: str, *changes: tuple[str, int, str | None], kind: int = BROKER
 ) -> ErrorCode:
+    code: ErrorCode = (await _altered(brokers, broker, name, *changes, kind=kind)).error_code
+    return code
+
+
+async def _altered(
+    brokers: Brokers, broker: int, name: str, *changes: tuple[str, int, str | None], kind: int = BROKER
+) -> Any:
     configs = [
         {"kind": "AlterableConfig", "name": config, "config_operation": operation, "value": value}
         for config, operation, value in changes
     ]
     resource = {"kind": "AlterConfigsResource", "resource_type": kind, "resource_name": name, "configs": configs}
     answer = await brokers.clients[broker].ask(request(44, 1, resources=[resource], validate_only=False))
-    code: ErrorCode = answer.responses[0].error_code
-    return code
+    return answer.responses[0]
 
 
 async def _described(brokers: Brokers, broker: int, kind: int, name: str) -> dict[str, tuple[str, int]]:
@@ -109,6 +115,24 @@ async def test_broker_configs_that_are_refused_change_nothing(brokers: Brokers) 
     assert await _alter(brokers, 0, "2", ("log.retention.ms", SET, "1")) is E.invalid_request
     assert await _alter(brokers, 0, "abc", ("log.retention.ms", SET, "1")) is E.invalid_request
     assert await _described(brokers, 0, BROKER, "") == {}
+
+
+@pytest.mark.parametrize(
+    ("config", "value", "reason"),
+    [
+        ("cleanup.policy", "compact", "is a config of topics; the brokers' default of it is log.cleanup.policy"),
+        ("log.cleanup.polcy", "x", "cannot be changed at run time: a broker reads its settings when it starts"),
+        ("log.retention.ms", "-5", "-5 is not between -1 and 9223372036854775807"),
+    ],
+)
+async def test_broker_configs_that_no_broker_has_are_refused(
+    brokers: Brokers, config: str, value: str, reason: str
+) -> None:
+    before = await _described(brokers, 0, BROKER, "")
+    refused = await _altered(brokers, 0, "", (config, SET, value))
+    assert refused.error_code is E.invalid_request
+    assert refused.error_message.startswith(config) and refused.error_message.endswith(reason)
+    assert await _described(brokers, 0, BROKER, "") == before
 
 
 async def test_broker_configs_lists_and_replacement(brokers: Brokers) -> None:

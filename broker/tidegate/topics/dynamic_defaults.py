@@ -27,7 +27,7 @@ def changes_of(
     for name, operation, value in changes:
         key = DYNAMIC.get(name)
         if key is None:
-            raise InvalidRequest(f"{name} cannot be changed at run time: a broker reads its settings when it starts")
+            raise InvalidRequest(_refusal(name))
         if operation == Operation.DELETE:
             deleted.append(name)
             continue
@@ -38,6 +38,14 @@ def changes_of(
         except InvalidConfig as error:
             raise InvalidRequest(f"{name}: {error.message}") from None
     return changed, [name for name in dict.fromkeys(deleted) if name not in changed]
+
+
+def _refusal(name: str) -> str:
+    """Why this config of a broker cannot be changed; Kafka's names of a topic's config and of its default differ."""
+    of_topic = CONFIG_KEYS.get(name)
+    if of_topic is not None and of_topic.broker_key is not None:
+        return f"{name} is a config of topics; the brokers' default of it is {of_topic.broker_key}"
+    return f"{name} cannot be changed at run time: a broker reads its settings when it starts"
 
 
 def _after(settings: Settings, stored: Mapping[str, str], key: ConfigKey, operation: int, value: str) -> str:

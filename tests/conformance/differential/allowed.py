@@ -120,6 +120,14 @@ def _instance_of_a_promised_id(difference: Difference) -> bool:
     ]
 
 
+def _joined_without_rebalance_timeout(difference: Difference) -> bool:
+    return (
+        difference.api == "JoinGroup"
+        and "no rebalance timeout" in difference.notes
+        and [_code(whole) for whole in difference.whole] == ["none", "unknown_member_id"]
+    )
+
+
 def _promised_id_left(difference: Difference) -> bool:
     return (
         "leaving" in difference.notes
@@ -247,6 +255,14 @@ _ALL: Final = (
         "UNKNOWN_MEMBER_ID",
         "the client can act on it",
         _instance_of_a_promised_id,
+    ),
+    Allowed(
+        "no rebalance timeout",
+        "JoinGroup",
+        "a rebalance timeout of 0 or less: a member has its answer, and is removed before it can sync",
+        "UNKNOWN_MEMBER_ID",
+        "the member is gone when the answer arrives: it joins again at once instead of after its SyncGroup",
+        _joined_without_rebalance_timeout,
     ),
     Allowed(
         "promised id leaves",

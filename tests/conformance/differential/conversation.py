@@ -149,6 +149,8 @@ class Conversation:
         self._supersede(api, values)
         if api == "JoinGroup" and values.get("group_instance_id") and not resolve(values["member_id"], self.sides[0]):
             self.notes.add("static restart")
+        if api == "JoinGroup" and values.get("rebalance_timeout", 1) <= 0:
+            self.notes.add("no rebalance timeout")
         place = self.chance.randrange(2)
         requests = [resolve({"group_id": lambda side: side.group_id} | dict(values), side) for side in self.sides]
         tasks = [

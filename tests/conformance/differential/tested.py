@@ -75,6 +75,14 @@ TESTED: Final = (
         "scripts/test_topics_apis.py::test_log_17_neither_name_nor_id",
     ),
     Tested(
+        "AlterConfigs, IncrementalAlterConfigs of brokers",
+        "a config that no broker has, such as `cleanup.policy` or a misspelt one, is stored and has no effect; "
+        "`log.retention.ms` below -1 is stored too",
+        "INVALID_REQUEST, which names the config that was probably meant: `log.cleanup.policy`",
+        "the administrator learns that nothing has changed; there are no plug-ins that would read such configs",
+        "scripts/test_broker_configs.py::test_broker_configs_that_no_broker_has_are_refused",
+    ),
+    Tested(
         "`__consumer_offsets`",
         "a transactional commit is a batch of its producer, then a marker",
         "a plain record, once the transaction is committed",

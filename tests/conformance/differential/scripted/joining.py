@@ -262,3 +262,17 @@ async def large_metadata(talk: Conversation) -> None:
     one, two = (Member(talk, name, protocols=(("range", metadata),)) for name in ("one", "two"))
     await form(talk, one, two)
     await describe(talk)
+
+
+@conversation()
+async def no_rebalance_timeout(talk: Conversation) -> None:
+    """Nobody is waited for, so nobody gets as far as its SyncGroup."""
+    for timeout_ms in (0, -1):
+        one, two = (Member(talk, f"{name}{timeout_ms}", rebalance_timeout_ms=timeout_ms) for name in ("one", "two"))
+        await one.enter()
+        await talk.rest(0.3)
+        await two.enter()
+        await talk.rest(0.3)
+        await describe(talk)
+        await list_groups(talk)
+        await delete(talk)
