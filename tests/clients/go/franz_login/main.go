@@ -1,50 +1,31 @@
-// Log in and produce one record by franz-go: `franz_login BOOTSTRAP TOPIC CA MECHANISM USER`, secrets in LOGIN_*.
+// Log in and produce one record by franz-go; see package login for the arguments.
 package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"tidegate/clients/login"
 )
 
-func report(values map[string]any) {
-	text, _ := json.Marshal(values)
-	fmt.Println(string(text))
-}
-
-func encrypted(mechanism string) *tls.Config {
-	authorities := x509.NewCertPool()
-	pem, _ := os.ReadFile(os.Args[3])
-	authorities.AppendCertsFromPEM(pem)
-	config := &tls.Config{RootCAs: authorities}
-	if mechanism == "CERTIFICATE" {
-		own, err := tls.LoadX509KeyPair(os.Getenv("LOGIN_CERTIFICATE"), os.Getenv("LOGIN_KEY"))
-		if err != nil {
-			panic(err)
-		}
-		config.Certificates = []tls.Certificate{own}
-	}
-	return config
-}
-
 func main() {
-	topic, mechanism, user, secret := os.Args[2], os.Args[4], os.Args[5], os.Getenv("LOGIN_SECRET")
+	login.Report(produce())
+}
+
+func produce() (int64, error) {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(os.Args[1]),
-		kgo.DialTLSConfig(encrypted(mechanism)),
+		kgo.SeedBrokers(login.Bootstrap),
+		kgo.DialTLSConfig(login.TLS()),
 		kgo.RecordDeliveryTimeout(10 * time.Second),
 		kgo.AllowAutoTopicCreation(),
 	}
-	switch mechanism {
+	user, secret := login.User, login.Secret
+	switch login.Mechanism {
 	case "PLAIN":
 		options = append(options, kgo.SASL(plain.Auth{User: user, Pass: secret}.AsMechanism()))
 	case "SCRAM-SHA-256":
@@ -55,14 +36,11 @@ func main() {
 		options = append(options, kgo.SASL(oauth.Auth{Token: secret}.AsMechanism()))
 	}
 	client, err := kgo.NewClient(options...)
-	if err == nil {
-		defer client.Close()
-		var record *kgo.Record
-		record, err = client.ProduceSync(context.Background(), &kgo.Record{Topic: topic, Value: []byte("value")}).First()
-		if err == nil {
-			report(map[string]any{"offset": record.Offset})
-			return
-		}
+	if err != nil {
+		return 0, err
 	}
-	report(map[string]any{"error": err.Error()})
+	defer client.Close()
+	record := &kgo.Record{Topic: login.Topic, Value: []byte("value")}
+	err = client.ProduceSync(context.Background(), record).FirstErr()
+	return record.Offset, err
 }

@@ -1,16 +1,13 @@
-// Log in and produce one record by sarama: `sarama_login BOOTSTRAP TOPIC CA MECHANISM USER`, secrets in LOGIN_*.
+// Log in and produce one record by sarama; see package login for the arguments.
 package main
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/json"
-	"fmt"
-	"os"
 	"time"
 
 	"github.com/IBM/sarama"
 	"github.com/xdg-go/scram"
+
+	"tidegate/clients/login"
 )
 
 type token string
@@ -32,57 +29,37 @@ func (own *exchange) Begin(user, password, authorization string) error {
 	return err
 }
 
-func report(values map[string]any) {
-	text, _ := json.Marshal(values)
-	fmt.Println(string(text))
-}
-
-func encrypted(mechanism string) *tls.Config {
-	authorities := x509.NewCertPool()
-	pem, _ := os.ReadFile(os.Args[3])
-	authorities.AppendCertsFromPEM(pem)
-	config := &tls.Config{RootCAs: authorities}
-	if mechanism == "CERTIFICATE" {
-		own, err := tls.LoadX509KeyPair(os.Getenv("LOGIN_CERTIFICATE"), os.Getenv("LOGIN_KEY"))
-		if err != nil {
-			panic(err)
-		}
-		config.Certificates = []tls.Certificate{own}
-	}
-	return config
-}
-
 func main() {
-	topic, mechanism, user, secret := os.Args[2], os.Args[4], os.Args[5], os.Getenv("LOGIN_SECRET")
+	login.Report(produce())
+}
+
+func produce() (int64, error) {
 	config := sarama.NewConfig()
 	config.Version = sarama.V3_6_0_0
 	config.Producer.Return.Successes = true
 	config.Metadata.Retry.Max = 5
 	config.Metadata.Retry.Backoff = 500 * time.Millisecond
 	config.Net.TLS.Enable = true
-	config.Net.TLS.Config = encrypted(mechanism)
-	if mechanism != "CERTIFICATE" {
+	config.Net.TLS.Config = login.TLS()
+	if login.Mechanism != "CERTIFICATE" {
 		config.Net.SASL.Enable = true
-		config.Net.SASL.Mechanism = sarama.SASLMechanism(mechanism)
-		config.Net.SASL.User, config.Net.SASL.Password = user, secret
+		config.Net.SASL.Mechanism = sarama.SASLMechanism(login.Mechanism)
+		config.Net.SASL.User, config.Net.SASL.Password = login.User, login.Secret
 	}
-	switch mechanism {
+	switch login.Mechanism {
 	case "SCRAM-SHA-256":
 		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &exchange{hash: scram.SHA256} }
 	case "SCRAM-SHA-512":
 		config.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &exchange{hash: scram.SHA512} }
 	case "OAUTHBEARER":
-		config.Net.SASL.TokenProvider = token(secret)
+		config.Net.SASL.TokenProvider = token(login.Secret)
 	}
-	producer, err := sarama.NewSyncProducer([]string{os.Args[1]}, config)
-	if err == nil {
-		defer producer.Close()
-		var offset int64
-		_, offset, err = producer.SendMessage(&sarama.ProducerMessage{Topic: topic, Value: sarama.StringEncoder("value")})
-		if err == nil {
-			report(map[string]any{"offset": offset})
-			return
-		}
+	producer, err := sarama.NewSyncProducer([]string{login.Bootstrap}, config)
+	if err != nil {
+		return 0, err
 	}
-	report(map[string]any{"error": err.Error()})
+	defer producer.Close()
+	value := sarama.StringEncoder("value")
+	_, offset, err := producer.SendMessage(&sarama.ProducerMessage{Topic: login.Topic, Value: value})
+	return offset, err
 }
