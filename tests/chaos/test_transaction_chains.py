@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import os
 import random
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka import TopicPartition as SinkPartition
 from confluent_kafka import (
     Consumer,
     IsolationLevel,
@@ -106,43 +107,47 @@ def _polls(process: str, began: int, messages: list[Any]) -> Iterator[Poll]:
 
 
 class Reader:
-    """Reads the sink under read_committed while it is written; what it has read can never be taken back."""
+    """Reads the sink under read_committed while it is written; what it has read can never be taken back.
+
+    By aiokafka: a consumer of librdkafka 2.16 can lock itself up when a leader is killed (its issue 5476).
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self.offsets: list[list[int]] = [[] for _ in range(PARTITIONS)]
         self.polls: list[Poll] = []
         self._bootstrap = bootstrap
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read)
 
-    def __enter__(self) -> Reader:
-        self._thread.start()
+    async def __aenter__(self) -> Reader:
+        self._consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap, isolation_level="read_committed", auto_offset_reset="earliest",
+            enable_auto_commit=False, max_partition_fetch_bytes=65_536,
+        )  # fmt: skip
+        await self._consumer.start()
+        self._consumer.assign([SinkPartition(SINK, index) for index in range(PARTITIONS)])
+        self._reading = asyncio.create_task(self._read())
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self._consumer.stop()
 
     async def until(self, count: int) -> None:
         """Wait until so many records have been read."""
         while sum(len(of) for of in self.values) < count:
+            if self._reading.done():
+                await self._reading  # raises why
             await asyncio.sleep(0.2)
 
-    def _read(self) -> None:
-        consumer = Consumer({
-            "bootstrap.servers": self._bootstrap, "group.id": "reader", "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-        })  # fmt: skip
-        consumer.assign([TopicPartition(SINK, index, 0) for index in range(PARTITIONS)])
-        while not self._stop.is_set():
-            began, messages = time.time_ns(), consumer.consume(1_000, timeout=0.5)
-            self.polls += _polls("reader", began, messages)
-            for message in messages:
-                if message.error() is None:
-                    self.values[message.partition()].append(int(message.value()))
-                    self.offsets[message.partition()].append(message.offset())
-        consumer.close()
+    async def _read(self) -> None:
+        while True:
+            began = time.time_ns()
+            for place, messages in (await self._consumer.getmany(timeout_ms=500)).items():
+                records = tuple((one.offset, f"{one.value.decode()}/{one.key.decode()}") for one in messages)
+                self.polls.append(Poll("reader", began, time.time_ns(), f"{SINK}-{place.partition}", records))
+                self.values[place.partition] += [int(one.value) for one in messages]
+                self.offsets[place.partition] += [one.offset for one in messages]
 
 
 async def _kill_brokers(cluster: Cluster, pause_s: float) -> None:
@@ -175,7 +180,7 @@ async def test_transaction_chain_stays_exact(client: ChainClient, rng: random.Ra
         run = Run(cluster, RECORDS)
         await asyncio.to_thread(run.fill)
         seeds = [rng.randrange(1 << 30) for _ in range(client.members)]
-        with Reader(cluster.bootstrap) as reader:
+        async with Reader(cluster.bootstrap) as reader:
             with chain_members(client, cluster.bootstrap, SOURCE, SINK, GROUP, seeds, tmp_path):
                 faults = [
                     asyncio.create_task(_kill_brokers(cluster, KILL_EVERY_S)),

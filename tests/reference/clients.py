@@ -211,6 +211,9 @@ Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while
 output is its input, once. aiokafka, sarama and KafkaJS commit offsets without the member's generation (KIP-447): as
 with Apache Kafka, nothing fences a member that loses a partition in the middle of a transaction.
 
+A consumer of librdkafka 2.16 can lock itself up, with any broker, when the leader of a partition is killed: two of its
+threads wait for each other, and it reads no more until its process starts again (librdkafka issue 5476).
+
 The libraries' own tests against brokers:
 
 | Tests of | Pass | The others |
