@@ -74,10 +74,14 @@
   });
   document.addEventListener("htmx:error", () => old("This broker does not answer."));
 
-  // -- dialogs, and what must be typed before a button can be pressed
+  // -- dialogs, and what must be typed before a button can be pressed; a dialog is outside what a refresh replaces, so
+  // what differs from row to row comes from the button's data: a row of the page's first minute may be gone, others new
   const open = (dialog, about) => {
-    $$("[data-shows]", dialog).forEach((place) => { place.textContent = about[place.dataset.shows]; });
-    if (about.member) dialog.querySelector("[name=member]").value = about.member;
+    $$("[data-shows]", dialog).forEach((place) => {
+      place.textContent = about[place.dataset.shows] ?? "";
+      place.hidden = !place.textContent;
+    });
+    $$("[data-takes]", dialog).forEach((field) => { field.value = about[field.dataset.takes]; });
     check(dialog);
     dialog.showModal();
   };
