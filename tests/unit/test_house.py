@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 
 from tidegate.apis import registry
+from tidegate.protocol.schemas import load_request_schema
 from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys, TransactionKeys
 from tidegate.store.scripts import Script
 
@@ -211,6 +212,25 @@ def test_every_served_api_is_described() -> None:
     }
 
     assert described == served
+
+
+@pytest.mark.parametrize("key", sorted(registry.load_all()))
+def test_handler_is_annotated_with_the_newest_request(key: int) -> None:
+    """`Any` is for requests whose fields differ between versions: `protocol/shapes.py`."""
+    api = registry.served[key]
+    newest = load_request_schema(key, api.last)
+    annotation = next(text for name, text in inspect.get_annotations(api.handler).items() if name != "call")
+    source = inspect.getsource(inspect.getmodule(api.handler))  # type: ignore[arg-type]
+    package, _, module = newest.__module__.rpartition(".")
+    lines = (
+        rf"from {newest.__module__} import [^()\n]*\b{newest.__name__}\b",
+        rf"from {newest.__module__} import \([^()]*\b{newest.__name__},",
+        rf"from {package} import {module} as {annotation.partition('.')[0]}\n",
+    )
+
+    if annotation != "Any" and not api.raw:
+        assert annotation.rpartition(".")[2] == newest.__name__
+        assert any(re.search(line, source) for line in lines), f"import it from {newest.__module__}"
 
 
 def test_every_scenario_of_the_specification_is_a_test() -> None:

@@ -5,10 +5,9 @@ The rights to call them (DESCRIBE and ALTER of the cluster) are checked before, 
 
 from __future__ import annotations
 
-import datetime
 import enum
 from collections import defaultdict
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -17,20 +16,24 @@ from tidegate.apis.registry import api
 from tidegate.errors import InvalidRequest
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.security.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceType
 from tidegate.security.errors import SecurityDisabled
 from tidegate.security.rules import AccessRules
 
-_NO_TIME: Final = datetime.timedelta(0)
+if TYPE_CHECKING:
+    from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+    from kio.schema.delete_acls.v3.request import DeleteAclsRequest
+    from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+
 _NONE: Final = ErrorCode.none
 CHANGES_MAX: Final = 1_000
 """Rules or filters of one request."""
 
 
 @api(ApiKey.DESCRIBE_ACLS, first=1, last=3, safe_late=True, error=at_top(resources=()))
-async def describe_acls(call: Call, request: Any) -> Any:
+async def describe_acls(call: Call, request: DescribeAclsRequest) -> Any:
     """The rules that a filter selects, by resource pattern."""
     rules = _rules(call)
     selector = _filter(request)
@@ -59,11 +62,11 @@ async def describe_acls(call: Call, request: Any) -> Any:
         )
         for (kind, name, pattern), of_resource in found.items()
     )
-    return Fields(throttle_time=_NO_TIME, error_code=_NONE, error_message=None, resources=resources)
+    return Fields(throttle_time=NO_TIME, error_code=_NONE, error_message=None, resources=resources)
 
 
 @api(ApiKey.CREATE_ACLS, first=1, last=3, error=error_responses.create_acls)
-async def create_acls(call: Call, request: Any) -> Any:
+async def create_acls(call: Call, request: CreateAclsRequest) -> Any:
     """Add rules; each is refused by itself if it is malformed, the others are added in one step."""
     rules = _rules(call)
     _check_count(len(request.creations))
@@ -73,7 +76,7 @@ async def create_acls(call: Call, request: Any) -> Any:
         call.org, [rule for rule, reason in zip(wanted, reasons, strict=True) if reason is None], call.client.principal
     )
     return Fields(
-        throttle_time=_NO_TIME,
+        throttle_time=NO_TIME,
         results=tuple(
             Fields(error_code=_NONE if reason is None else ErrorCode.invalid_request, error_message=reason)
             for reason in reasons
@@ -82,7 +85,7 @@ async def create_acls(call: Call, request: Any) -> Any:
 
 
 @api(ApiKey.DELETE_ACLS, first=1, last=3, error=error_responses.delete_acls)
-async def delete_acls(call: Call, request: Any) -> Any:
+async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
     """Remove the rules that filters select, in one step, and return them filter by filter."""
     rules = _rules(call)
     _check_count(len(request.filters))
@@ -100,7 +103,7 @@ async def delete_acls(call: Call, request: Any) -> Any:
                 matching_acls=tuple(map(_removed, matching)),
             )
         )
-    return Fields(throttle_time=_NO_TIME, filter_results=tuple(results))
+    return Fields(throttle_time=NO_TIME, filter_results=tuple(results))
 
 
 def _rules(call: Call) -> AccessRules:
@@ -126,7 +129,7 @@ def _kind(enumeration: type[Kind], code: int) -> Kind:
         return enumeration(0)
 
 
-def _binding(creation: Any) -> AclBinding:
+def _binding(creation: AclCreation) -> AclBinding:
     return AclBinding(
         _kind(ResourceType, creation.resource_type),
         creation.resource_name,

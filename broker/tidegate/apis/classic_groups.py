@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
-from kio.static.primitive import i32Timedelta
 
 from tidegate.apis import classic_members
 from tidegate.apis.call import Call, Repeat
@@ -26,13 +25,18 @@ from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, Mem
 from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
 
+if TYPE_CHECKING:
+    from kio.schema.heartbeat.v4.request import HeartbeatRequest
+    from kio.schema.join_group.v9.request import JoinGroupRequest
+    from kio.schema.leave_group.v5.request import LeaveGroupRequest
+    from kio.schema.sync_group.v5.request import SyncGroupRequest
+
 logger = structlog.get_logger()
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MS: Final = timedelta(milliseconds=1)
 _CONSUMER: Final = "consumer"
 _HEARTBEATS: Final = metrics.apis[ApiKey.HEARTBEAT]
@@ -41,7 +45,7 @@ _LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
 
 
 @api(ApiKey.JOIN_GROUP, first=0, last=9, cancelled=True, prepared=True, error=error_responses.join_group)
-async def join_group(call: Call, request: Any) -> list[bytes]:
+async def join_group(call: Call, request: JoinGroupRequest) -> list[bytes]:
     """Join or rejoin a group and wait for the end of the join phase.
 
     v0: the session timeout is also the rebalance timeout. v4: new members rejoin with the id that they are given
@@ -80,7 +84,7 @@ async def join_group(call: Call, request: Any) -> list[bytes]:
     )
 
 
-def _join_request(call: Call, request: Any) -> JoinRequest:
+def _join_request(call: Call, request: JoinGroupRequest) -> JoinRequest:
     return JoinRequest(
         member_id=request.member_id,
         instance_id=request.group_instance_id,
@@ -122,7 +126,7 @@ def _note_subscribed(call: Call, keys: GroupKeys, joined: Joined) -> None:
     prepared=True,
     error=at_top(protocol_type=None, protocol_name=None, assignment=b""),
 )
-async def sync_group(call: Call, request: Any) -> bytes:
+async def sync_group(call: Call, request: SyncGroupRequest) -> bytes:
     """Store the leader's assignments, or wait for the member's own. v3: static members. v5: protocol (KIP-559)."""
     if call.version >= 5 and (request.protocol_type is None or request.protocol_name is None):
         raise InconsistentGroupProtocol
@@ -154,7 +158,7 @@ async def sync_group(call: Call, request: Any) -> bytes:
 
 
 @inline_api(ApiKey.HEARTBEAT, first=0, last=4, safe_late=True, prepared=True, error=at_top())
-def heartbeat(call: Call, request: Any) -> None:
+def heartbeat(call: Call, request: HeartbeatRequest) -> None:
     """Renew a member's session, and report a rebalance to it (KIP-62). v3: static members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
@@ -197,7 +201,7 @@ def _delayed(call: Call) -> DelayedHeartbeat | None:
 
 
 @api(ApiKey.LEAVE_GROUP, first=0, last=5, prepared=True, error=at_top(members=()))
-async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
+async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove members, at their own or an administrator's request, with one rebalance. v3: several members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
@@ -210,9 +214,7 @@ async def leave_group(call: Call, request: Any) -> LeaveGroupResponse:
         codes = await leave_consumer_group(call, keys, leaving)
     for code in set(codes) - {ErrorCode.none.value}:
         _LEAVES.error(code)
-    return LeaveGroupResponse(
-        throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, members=_left(request.members, codes)
-    )
+    return LeaveGroupResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, members=_left(request.members, codes))
 
 
 def _left(members: Sequence[Any], codes: Sequence[int]) -> tuple[MemberResponse, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
@@ -15,8 +15,7 @@ from tidegate.cluster.resource_configs import CLIENT_METRICS, ResourceConfigs
 from tidegate.errors import CorruptMessage, InvalidRecord, InvalidRequest
 from tidegate.log.offload import DECODED
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.records.batch import Codec
 from tidegate.records.compression import RecordsTooLarge, decompress
@@ -24,6 +23,10 @@ from tidegate.telemetry import client_metrics
 from tidegate.telemetry.client_metrics import Sample, Subscription
 from tidegate.topics.config_keys import ConfigType
 from tidegate.topics.configs import Change, Described, Source, Synonym
+
+if TYPE_CHECKING:
+    from kio.schema.get_telemetry_subscriptions.v0.request import GetTelemetrySubscriptionsRequest
+    from kio.schema.push_telemetry.v0.request import PushTelemetryRequest
 
 _CODECS: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
 """In the order of preference; none is accepted too."""
@@ -50,7 +53,7 @@ _DEFAULTS: Final = {
         requested_metrics=(),
     ),
 )
-async def get_telemetry_subscriptions(call: Call, request: Any) -> Any:
+async def get_telemetry_subscriptions(call: Call, request: GetTelemetrySubscriptionsRequest) -> Any:
     """What the client is to push; its instance id is made here if it has none. Nothing where pushes are refused."""
     instance_id = request.client_instance_id or uuid4()
     subscription = _subscription(call, instance_id)
@@ -68,14 +71,14 @@ async def get_telemetry_subscriptions(call: Call, request: Any) -> Any:
 
 
 @api(ApiKey.PUSH_TELEMETRY, first=0, last=0, away=ErrorCode.request_timed_out, safe_late=True, error=at_top())
-async def push_telemetry(call: Call, request: Any) -> Any:
+async def push_telemetry(call: Call, request: PushTelemetryRequest) -> Any:
     """Add a client's values to this broker's metrics."""
     code = ErrorCode.none
     if not request.client_instance_id:
         code = ErrorCode.invalid_request
     elif request.subscription_id != _subscription(call, request.client_instance_id).id:
         code = ErrorCode.unknown_subscription_id
-    elif request.compression_type not in (Codec.NONE, *_CODECS):
+    elif int(request.compression_type) not in (Codec.NONE, *_CODECS):
         code = ErrorCode.unsupported_compression_type
     elif len(request.metrics) > client_metrics.PUSHED_BYTES_MAX:
         code = ErrorCode.telemetry_too_large
@@ -84,7 +87,7 @@ async def push_telemetry(call: Call, request: Any) -> Any:
     return Fields(throttle_time=NO_TIME, error_code=code)
 
 
-async def _push(call: Call, request: Any) -> ErrorCode:
+async def _push(call: Call, request: PushTelemetryRequest) -> ErrorCode:
     try:
         samples = await DECODED.run(_decoded, request.compression_type, request.metrics)
     except RecordsTooLarge:

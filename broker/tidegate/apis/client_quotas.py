@@ -5,8 +5,7 @@ The entity types `ip` and `org` belong to the organisation `default`, whose admi
 
 from __future__ import annotations
 
-import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -15,19 +14,22 @@ from tidegate.apis.registry import api
 from tidegate.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.quotas.entities import CLUSTER_ORG, Entity, Filter
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.quotas.table import Change
 
-_NO_TIME: Final = datetime.timedelta(0)
+if TYPE_CHECKING:
+    from kio.schema.alter_client_quotas.v1.request import AlterClientQuotasRequest, EntryData
+    from kio.schema.describe_client_quotas.v1.request import DescribeClientQuotasRequest
+
 ENTRIES_MAX: Final = 1_000
 """Entities of one request."""
 
 
 @api(ApiKey.DESCRIBE_CLIENT_QUOTAS, first=0, last=1, safe_late=True, error=at_top(entries=None))
-async def describe_client_quotas(call: Call, request: Any) -> Any:
+async def describe_client_quotas(call: Call, request: DescribeClientQuotasRequest) -> Any:
     """The quotas of the entities that a filter selects."""
     quotas = _leases(call).quotas
     _check_count(len(request.components))
@@ -35,7 +37,7 @@ async def describe_client_quotas(call: Call, request: Any) -> Any:
     try:
         selected = Filter(components, request.strict)
     except KafkaError as error:
-        return Fields(throttle_time=_NO_TIME, error_code=error.code, error_message=error.message, entries=None)
+        return Fields(throttle_time=NO_TIME, error_code=error.code, error_message=error.message, entries=None)
     await quotas.refresh()
     entries = tuple(
         Fields(
@@ -45,11 +47,11 @@ async def describe_client_quotas(call: Call, request: Any) -> Any:
         for entity, values in quotas.table.of_org(call.org).items()
         if selected.selects(entity)
     )
-    return Fields(throttle_time=_NO_TIME, error_code=ErrorCode.none, error_message=None, entries=entries)
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, entries=entries)
 
 
 @api(ApiKey.ALTER_CLIENT_QUOTAS, first=0, last=1, error=error_responses.alter_client_quotas)
-async def alter_client_quotas(call: Call, request: Any) -> Any:
+async def alter_client_quotas(call: Call, request: AlterClientQuotasRequest) -> Any:
     """Set and remove quotas; an entity with an error is not changed, all others are, in one step."""
     quotas = _leases(call).quotas
     _check_count(len(request.entries))
@@ -68,12 +70,12 @@ async def alter_client_quotas(call: Call, request: Any) -> Any:
     if not request.validate_only:
         await quotas.change(call.org, changes, call.client.principal)
     return Fields(
-        throttle_time=_NO_TIME,
+        throttle_time=NO_TIME,
         entries=tuple(_answer(entry, failed.get(index)) for index, entry in enumerate(request.entries)),
     )
 
 
-def _changes(call: Call, entry: Any) -> list[Change]:
+def _changes(call: Call, entry: EntryData) -> list[Change]:
     """The changes of one entity. Raises InvalidRequest."""
     names = {one.entity_type: one.entity_name for one in entry.entity}
     if len(names) < len(entry.entity):
@@ -90,7 +92,7 @@ def _changes(call: Call, entry: Any) -> list[Change]:
     return changes
 
 
-def _answer(entry: Any, error: KafkaError | None) -> Any:
+def _answer(entry: EntryData, error: KafkaError | None) -> Any:
     return Fields(
         error_code=ErrorCode.none if error is None else error.code,
         error_message=None if error is None else error.message,

@@ -6,7 +6,7 @@ a voter that is caught up, and the broker that answers is the leader, as it is t
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.describe_quorum.v2.response import (
     DescribeQuorumResponse,
@@ -18,6 +18,7 @@ from kio.schema.describe_quorum.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
+from kio.static.primitive import i8
 
 from tidegate.apis.call import Call
 from tidegate.apis.metadata import encoded_of
@@ -28,10 +29,14 @@ from tidegate.cluster.features import FINALIZED, SUPPORTED
 from tidegate.errors import InvalidRequest, KafkaError, UnknownTopicOrPartition, UnsupportedVersion
 from tidegate.groups.configs import configured_groups
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.topics.names import METADATA_TOPIC
+
+if TYPE_CHECKING:
+    from kio.schema.describe_quorum.v2.request import DescribeQuorumRequest
+    from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+    from kio.schema.update_features.v2.request import UpdateFeaturesRequest
 
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 """Kinds of resources that have configs (`ConfigResource.Type`)."""
@@ -48,7 +53,7 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
     safe_late=True,
     error=at_top(topics=(), nodes=()),
 )
-async def describe_quorum(call: Call, request: Any) -> DescribeQuorumResponse:
+async def describe_quorum(call: Call, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """The live brokers as voters without lag (KIP-595). v1: times of replicas. v2: their listeners (KIP-853)."""
     topics = tuple(
         TopicData(
@@ -102,7 +107,7 @@ _UPGRADE, _UNSAFE_DOWNGRADE = 1, 3
 @api(
     ApiKey.UPDATE_FEATURES, first=0, last=2, away=ErrorCode.request_timed_out, safe_late=True, error=at_top(results=())
 )
-async def update_features(call: Call, request: Any) -> Any:
+async def update_features(call: Call, request: UpdateFeaturesRequest) -> Any:
     """Accept the levels that are in use, refuse others (KIP-584): a broker's features depend on its version only.
 
     v0-1: one result for each feature. v2: the error of all at the top (KIP-1022).
@@ -144,16 +149,19 @@ _LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
     safe_late=True,
     error=at_top(config_resources=()),
 )
-async def list_config_resources(call: Call, request: Any) -> ListConfigResourcesResponse:
+async def list_config_resources(call: Call, request: ListConfigResourcesRequest) -> ListConfigResourcesResponse:
     """Things that have configs. v0: client metrics only (KIP-714). v1: by types, none is all (KIP-1142)."""
-    kinds = sorted(set(request.resource_types)) or list(_LISTED)
+    kinds: list[int] = sorted(set(request.resource_types)) or list(_LISTED)
     if call.version == 0:
         kinds = [CLIENT_METRICS]
     if not set(kinds) <= set(_LISTED):
         raise UnsupportedVersion(f"resource types {kinds} are not all known")
-    found = [{"resource_name": name, "resource_type": kind} for kind in kinds for name in await _names(call, kind)]
-    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none}
-    return ListConfigResourcesResponse(**values, config_resources=tuple(ConfigResource(**one) for one in found))
+    found = [
+        ConfigResource(resource_name=name, resource_type=i8(kind))
+        for kind in kinds
+        for name in await _names(call, kind)
+    ]
+    return ListConfigResourcesResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, config_resources=tuple(found))
 
 
 async def _names(call: Call, kind: int) -> list[str]:

@@ -14,7 +14,6 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.commit_reports import Partitions
@@ -30,12 +29,11 @@ from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.log.offload import DECODED
 from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.telemetry.metrics import metrics
 from tidegate.topics.model import Topic
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _COMMIT_TIMESTAMPS_AT: Final = 1
 _MINUTE_MS: Final = 60_000
@@ -370,7 +368,7 @@ async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
 
     return OffsetDeleteResponse(
         error_code=ErrorCode.none,
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         topics=tuple(
             OffsetDeleteResponseTopic(
                 name=asked.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
 from kio.schema.describe_configs.v4.response import (
@@ -27,9 +27,14 @@ from tidegate.apis.topics import failure
 from tidegate.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.topics import configs, names
 from tidegate.topics.configs import Change, Described, Operation
+
+if TYPE_CHECKING:
+    from kio.schema.alter_configs.v2.request import AlterConfigsRequest
+    from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+    from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -48,13 +53,15 @@ _ADMINISTRATORS: Final = "default"
     safe_late=True,
     error=error_responses.describe_configs,
 )
-async def describe_configs(call: Call, request: Any) -> DescribeConfigsResponse:
+async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
     results = [await _describe(call, resource, request) for resource in request.resources]
-    return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))  # type: ignore[arg-type]
+    return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))
 
 
-async def _describe(call: Call, resource: Any, request: Any) -> DescribeConfigsResult:
+async def _describe(
+    call: Call, resource: DescribeConfigsResource, request: DescribeConfigsRequest
+) -> DescribeConfigsResult:
     code, message, found = ErrorCode.none, None, list[Described]()
     try:
         found = await _configs_of(call, resource)
@@ -71,7 +78,7 @@ async def _describe(call: Call, resource: Any, request: Any) -> DescribeConfigsR
     return DescribeConfigsResult(**values)
 
 
-async def _configs_of(call: Call, resource: Any) -> list[Described]:
+async def _configs_of(call: Call, resource: DescribeConfigsResource) -> list[Described]:
     settings = call.context.settings
     if resource.resource_type == TOPIC:
         names.check(resource.resource_name)
@@ -90,7 +97,7 @@ async def _configs_of(call: Call, resource: Any) -> list[Described]:
     raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
 
 
-def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
+def _result(config: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     synonyms = config.synonyms if request.include_synonyms else ()
     values: dict[str, Any] = {
         "name": config.name,
@@ -112,25 +119,27 @@ def _result(config: Described, request: Any) -> DescribeConfigsResourceResult:
 
 
 @api(ApiKey.ALTER_CONFIGS, first=0, last=2, error=error_responses.alter_configs)
-async def alter_configs(call: Call, request: Any) -> AlterConfigsResponse:
+async def alter_configs(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all own configs of topics and groups; configs that are not named return to their defaults."""
     times = _times(request)
     responses = [
         AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
         for one in request.resources
     ]
-    return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+    return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
 
 
 @api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1, error=error_responses.incremental_alter_configs)
-async def incremental_alter_configs(call: Call, request: Any) -> IncrementalAlterConfigsResponse:
+async def incremental_alter_configs(
+    call: Call, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from single configs of topics and groups (KIP-339)."""
     times = _times(request)
     responses = [
         IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
         for one in request.resources
     ]
-    return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))  # type: ignore[arg-type]
+    return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
 
 
 def _times(request: Any) -> Counter[tuple[int, str]]:

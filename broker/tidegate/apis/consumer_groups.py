@@ -6,7 +6,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
 from kio.schema.consumer_group_describe.v1.response import (
@@ -17,7 +17,7 @@ from kio.schema.consumer_group_describe.v1.response import (
     TopicPartitions,
 )
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i8, i32, i32Timedelta
+from kio.static.primitive import i8, i32
 
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import describe_each
@@ -56,7 +56,11 @@ from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+if TYPE_CHECKING:
+    from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+    from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
+    from kio.schema.types import GroupId
+
 _MS: Final = timedelta(milliseconds=1)
 _CLASSIC_MEMBER: Final = i8(0)
 _CONSUMER_MEMBER: Final = i8(1)
@@ -72,7 +76,7 @@ SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
     last=1,
     error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
 )
-def heartbeat(call: Call, request: Any) -> None:
+def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
     """Join, leave, renew the session of a member, and give it its assignment (KIP-848).
 
     v1: the client makes the member id (KIP-1082), and may subscribe by a regular expression of RE2.
@@ -118,7 +122,7 @@ async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer) -
         _answer(call, decided)
 
 
-def _request(call: Call, request: Any) -> HeartbeatRequest:
+def _request(call: Call, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
     """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
     epoch = request.member_epoch
     if not request.group_id.strip():
@@ -157,7 +161,7 @@ def _request(call: Call, request: Any) -> HeartbeatRequest:
     )
 
 
-def _member_id(call: Call, request: Any) -> str:
+def _member_id(call: Call, request: ConsumerGroupHeartbeatRequest) -> str:
     """The member's id; before v1 the broker makes it."""
     member_id: str = request.member_id
     if member_id.strip():
@@ -167,7 +171,7 @@ def _member_id(call: Call, request: Any) -> str:
     return urlsafe_b64encode(uuid4().bytes)[:22].decode()
 
 
-def _check_join(request: Any) -> None:
+def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout // _MS == -1:
         raise InvalidRequest("a join needs a rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
@@ -208,13 +212,13 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
 
 
 @api(ApiKey.CONSUMER_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_consumer_groups)
-async def describe(call: Call, request: Any) -> ConsumerGroupDescribeResponse:
+async def describe(call: Call, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
     """Describe groups and their members; each group succeeds or fails by itself. v1: the type of each member."""
     groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
-    return ConsumerGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=groups)
+    return ConsumerGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
-async def _describe(call: Call, group_id: Any) -> DescribedGroup:
+async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     try:
         if not group_id:
             raise InvalidGroupId

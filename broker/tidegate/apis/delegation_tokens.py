@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -10,6 +10,12 @@ from tidegate.apis.call import Call
 from tidegate.apis.registry import ErrorShape, api
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_DATETIME, at_top
+
+if TYPE_CHECKING:
+    from kio.schema.create_delegation_token.v3.request import CreateDelegationTokenRequest
+    from kio.schema.describe_delegation_token.v3.request import DescribeDelegationTokenRequest
+    from kio.schema.expire_delegation_token.v2.request import ExpireDelegationTokenRequest
+    from kio.schema.renew_delegation_token.v2.request import RenewDelegationTokenRequest
 
 _DISABLED: Final = ErrorCode.delegation_token_auth_disabled
 
@@ -22,24 +28,24 @@ _described: Final[ErrorShape] = at_top(tokens=())
 
 
 @api(ApiKey.CREATE_DELEGATION_TOKEN, first=1, last=3, safe_late=True, error=_created)
-async def create_delegation_token(call: Call, request: Any) -> Any:
+async def create_delegation_token(call: Call, request: CreateDelegationTokenRequest) -> Any:
     """DELEGATION_TOKEN_AUTH_DISABLED."""
     return _created(request, _DISABLED)
 
 
 @api(ApiKey.RENEW_DELEGATION_TOKEN, first=1, last=2, safe_late=True, error=_changed)
-async def renew_delegation_token(call: Call, request: Any) -> Any:
+async def renew_delegation_token(call: Call, request: RenewDelegationTokenRequest) -> Any:
     """DELEGATION_TOKEN_AUTH_DISABLED."""
     return _changed(request, _DISABLED)
 
 
 @api(ApiKey.EXPIRE_DELEGATION_TOKEN, first=1, last=2, safe_late=True, error=_changed)
-async def expire_delegation_token(call: Call, request: Any) -> Any:
+async def expire_delegation_token(call: Call, request: ExpireDelegationTokenRequest) -> Any:
     """DELEGATION_TOKEN_AUTH_DISABLED."""
     return _changed(request, _DISABLED)
 
 
 @api(ApiKey.DESCRIBE_DELEGATION_TOKEN, first=1, last=3, safe_late=True, error=_described)
-async def describe_delegation_token(call: Call, request: Any) -> Any:
+async def describe_delegation_token(call: Call, request: DescribeDelegationTokenRequest) -> Any:
     """DELEGATION_TOKEN_AUTH_DISABLED."""
     return _described(request, _DISABLED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kio.schema.delete_records.v2.response import (
@@ -27,9 +27,12 @@ from tidegate.errors import (
 )
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.topics import names
 from tidegate.topics.catalog import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 
 logger = structlog.get_logger()
 
@@ -39,14 +42,14 @@ _AT_ONCE: Final = 16
 
 
 @api(ApiKey.DELETE_RECORDS, first=0, last=2, away=ErrorCode.kafka_storage_error, error=error_responses.delete_records)
-async def delete_records(call: Call, request: Any) -> DeleteRecordsResponse:
+async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records below an offset of each partition (KIP-107); the low watermark is the new log start."""
     topics = []
     for asked in request.topics:
         topic = await _topic_of(call, asked.name)
         results = await each(asked.partitions, partial(_result, call, asked.name, topic), _AT_ONCE)
         topics.append(DeleteRecordsTopicResult(name=asked.name, partitions=tuple(results)))
-    return DeleteRecordsResponse(throttle_time=NO_TIME, topics=tuple(topics))  # type: ignore[arg-type]
+    return DeleteRecordsResponse(throttle_time=NO_TIME, topics=tuple(topics))
 
 
 async def _topic_of(call: Call, name: str) -> Topic | KafkaError:
@@ -64,7 +67,9 @@ async def _topic_of(call: Call, name: str) -> Topic | KafkaError:
     return topic
 
 
-async def _result(call: Call, name: str, topic: Topic | KafkaError, asked: Any) -> DeleteRecordsPartitionResult:
+async def _result(
+    call: Call, name: str, topic: Topic | KafkaError, asked: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
     code, low_watermark = ErrorCode.none, -1
     try:
         if isinstance(topic, KafkaError):

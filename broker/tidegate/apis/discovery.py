@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
@@ -27,11 +27,17 @@ from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
 from tidegate.protocol import codec, error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.group_writers import Coordinator
 from tidegate.security.errors import IllegalSaslState
 from tidegate.store.keys import shard_of
+
+if TYPE_CHECKING:
+    from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+    from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+    from kio.schema.metadata.v13.request import MetadataRequest
+
+    from tidegate.protocol.newer_schemas.api_versions_v5 import ApiVersionsRequest
 
 logger = structlog.get_logger()
 
@@ -54,7 +60,7 @@ _BROKERS, _CONTROLLERS = 1, 2
         api_keys=(), supported_features=(), finalized_features_epoch=-1, finalized_features=(), zk_migration_ready=False
     ),
 )
-def api_versions(call: Call, request: Any) -> None:
+def api_versions(call: Call, request: ApiVersionsRequest) -> None:
     """Served APIs (KIP-35). v3: the client's software (KIP-511). v5: the broker that the client means (KIP-1242).
 
     The dispatcher answers versions that are too new.
@@ -80,7 +86,7 @@ def api_versions(call: Call, request: Any) -> None:
     call.reply(_api_versions(call.version, len(registry.served), hides_telemetry))
 
 
-def _misrouted(call: Call, request: Any) -> ErrorCode:
+def _misrouted(call: Call, request: ApiVersionsRequest) -> ErrorCode:
     """Whether the client reached another cluster. Node ids are not compared: any broker may answer for one address."""
     cluster_id, node_id = request.cluster_id, request.node_id
     if (cluster_id is None) != (node_id == -1):
@@ -119,7 +125,7 @@ def _listed(hides_telemetry: bool) -> list[tuple[int, int, int]]:
     safe_late=True,
     error=error_responses.metadata,
 )
-def metadata(call: Call, request: Any) -> None:
+def metadata(call: Call, request: MetadataRequest) -> None:
     """Brokers, topics and partition leaders.
 
     v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics are
@@ -144,7 +150,7 @@ def metadata(call: Call, request: Any) -> None:
 
 
 async def _metadata_after_refresh(
-    call: Call, request: Any, question: Question, unknown: list[answers.Wanted] | None
+    call: Call, request: MetadataRequest, question: Question, unknown: list[answers.Wanted] | None
 ) -> None:
     """Refresh the `unknown` topics from the store (None: compute them first), then answer; large answers in slices."""
     try:
@@ -175,7 +181,7 @@ _KEYS_SLICE: Final = 100
 
 
 @api(ApiKey.FIND_COORDINATOR, first=0, last=6, safe_late=True, prepared=True, error=error_responses.find_coordinator)
-async def find_coordinator(call: Call, request: Any) -> bytes:
+async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> bytes:
     """The coordinator of a group or transactional id. v4: several keys (KIP-699). v6: share groups (not supported)."""
     if request.key_type not in (_GROUP, _TRANSACTION):
         message = f"coordinators of type {request.key_type} are not served"
@@ -212,7 +218,7 @@ def _no_coordinator(key: str, code: ErrorCode, message: str) -> Coordinator:
         endpoint_type=1, cluster_id="", controller_id=-1, brokers=(), cluster_authorized_operations=-(1 << 31)
     ),
 )
-async def describe_cluster(call: Call, request: Any) -> DescribeClusterResponse:
+async def describe_cluster(call: Call, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """The live brokers (KIP-700). v1: endpoint type (KIP-919). v2: fenced brokers, which do not exist here."""
     if request.endpoint_type == _CONTROLLERS:
         raise MismatchedEndpointType("this is a broker's listener")

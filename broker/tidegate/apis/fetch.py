@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -26,6 +26,9 @@ from tidegate.log.owners import Reader
 from tidegate.protocol import error_responses, fast_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.fast_writers import Endpoint, FetchPartition
+
+if TYPE_CHECKING:
+    from kio.schema.fetch.v18.request import FetchRequest
 
 SESSIONS_MAX: Final = 1_000
 """Limit of a broker's fetch sessions; beyond it a client fetches without a session, which only costs bandwidth."""
@@ -66,7 +69,7 @@ class Fetching(Reading):
 
     __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
 
-    def __init__(self, call: Call, request: Any, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
+    def __init__(self, call: Call, request: FetchRequest, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
         settings = call.context.settings
         max_bytes = max(0, min(request.max_bytes, settings.fetch_max_bytes))
         wait_ms = min(request.max_wait // _MILLISECOND, settings.connections_max_idle_ms)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from kio.schema.fetch.v18.request import FetchRequest
+
     from tidegate.apis.shared_fetches import FetchKey, SharedAnswer
     from tidegate.log.logs import FetchedLog
     from tidegate.log.owners import Reader
@@ -96,7 +98,7 @@ class FetchSet:
         self.waiter: WaitingFetch | None = None
         self.closed = False
 
-    def want(self, request: Any) -> None:
+    def want(self, request: FetchRequest) -> None:
         """Add the partitions of a request, or replace their parameters."""
         for topic in request.topics:
             key = _key(topic, self.by_ids)
@@ -111,7 +113,7 @@ class FetchSet:
                 wanted.last_epoch = asked.last_fetched_epoch
                 self.due[wanted] = None
 
-    def forget(self, request: Any) -> None:
+    def forget(self, request: FetchRequest) -> None:
         """Remove the partitions that a request drops."""
         for topic in request.forgotten_topics_data:
             key = _key(topic, self.by_ids)
@@ -195,7 +197,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, request: Any, version: int, connection_id: int, slots: int) -> Opened:
+    def open(self, request: FetchRequest, version: int, connection_id: int, slots: int) -> Opened:
         """Determine the partitions that a request fetches; KIP-227 has the table of cases."""
         by_ids = version >= TOPIC_IDS_FROM
         session_id, epoch = request.session_id, request.session_epoch
@@ -210,7 +212,7 @@ class FetchSessions:
             return Opened(fetch_set, session.session_id if session is not None else NO_SESSION)
         return self._go_on(request, session_id, epoch, by_ids, connection_id)
 
-    def _go_on(self, request: Any, session_id: int, epoch: int, by_ids: bool, connection_id: int) -> Opened:
+    def _go_on(self, request: FetchRequest, session_id: int, epoch: int, by_ids: bool, connection_id: int) -> Opened:
         session = self._sessions.get(session_id)
         if session is None or session.connection_id != connection_id:
             return Opened(None, error=ErrorCode.fetch_session_id_not_found)
@@ -247,7 +249,7 @@ class FetchSessions:
         if ids is not None:
             ids.discard(session.session_id)
 
-    def _create(self, request: Any, by_ids: bool, connection_id: int, slots: int) -> Session | None:
+    def _create(self, request: FetchRequest, by_ids: bool, connection_id: int, slots: int) -> Session | None:
         size = sum(len(topic.partitions) for topic in request.topics)
         if not size or not self._evict_for(size, slots):
             return None

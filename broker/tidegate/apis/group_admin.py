@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 from kio.schema.types import GroupId
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i32
 
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
@@ -23,16 +22,20 @@ from tidegate.groups import directory
 from tidegate.groups.share.offsets import delete_group, is_share_group
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.newer_schemas.delete_groups_v3 import DeletableGroupResult, DeleteGroupsResponse
+
+if TYPE_CHECKING:
+    from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+    from kio.schema.list_groups.v5.request import ListGroupsRequest
+
+    from tidegate.protocol.newer_schemas.delete_groups_v3 import DeleteGroupsRequest
 
 _READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS = 3, 6, 8, 10, 11
 GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << _DESCRIBE_CONFIGS | 1 << _ALTER_CONFIGS)
 """Bits of the permitted operations on a group: all that Kafka defines, while there are no access rules."""
 
 Group = TypeVar("Group", bound=Any)
-
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 
 
 async def describe_each(
@@ -49,7 +52,7 @@ async def describe_each(
 
 
 @api(ApiKey.LIST_GROUPS, first=0, last=5, safe_late=True, error=at_top(groups=()))
-async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
+async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups whose named coordinator is this broker: clients query every broker and merge.
 
     v4: states (KIP-518). v5: types (KIP-848).
@@ -63,7 +66,7 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
     ]
     listed = await directory.list_groups(call.store, call.org, shards)
     return ListGroupsResponse(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         groups=tuple(
             ListedGroup(
@@ -79,14 +82,14 @@ async def list_groups(call: Call, request: Any) -> ListGroupsResponse:
 
 
 @api(ApiKey.DESCRIBE_GROUPS, first=0, last=6, safe_late=True, error=error_responses.describe_groups)
-async def describe_groups(call: Call, request: Any) -> DescribeGroupsResponse:
+async def describe_groups(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups and their members; each group succeeds or fails by itself.
 
     v3: the caller's permitted operations (KIP-430). v4: static members. v6: a group that does not exist is
     GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
     """
     groups = await describe_each(call, request.groups, _describe, request.include_authorized_operations)
-    return DescribeGroupsResponse(throttle_time=_NOT_THROTTLED, groups=groups)
+    return DescribeGroupsResponse(throttle_time=NO_TIME, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
@@ -136,7 +139,7 @@ def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | 
 
 
 @api(ApiKey.DELETE_GROUPS, first=0, last=3, error=error_responses.delete_groups)
-async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
+async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete empty groups and their offsets (KIP-229); each succeeds or fails by itself, duplicates are merged.
 
     v3: error messages.
@@ -144,7 +147,7 @@ async def delete_groups(call: Call, request: Any) -> DeleteGroupsResponse:
     group_ids = list(dict.fromkeys(request.groups_names))
     failures = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
     return DeleteGroupsResponse(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         results=tuple(
             DeletableGroupResult(group_id=group_id, error_code=code, error_message=message)
             for group_id, (code, message) in zip(group_ids, failures, strict=True)

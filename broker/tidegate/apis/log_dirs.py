@@ -6,7 +6,7 @@ A broker lists the partitions that it is named the leader of, so that tools whic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.alter_replica_log_dirs.v2.response import (
     AlterReplicaLogDirPartitionResult,
@@ -29,9 +29,13 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
 from tidegate.topics.catalog import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.alter_replica_log_dirs.v2.request import AlterReplicaLogDirsRequest
+    from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
 
 LOG_DIR: Final = "redis"
 """The path of the one log directory."""
@@ -46,7 +50,7 @@ _AT_ONCE: Final = 64
     safe_late=True,
     error=error_responses.describe_log_dirs,
 )
-async def describe_log_dirs(call: Call, request: Any) -> DescribeLogDirsResponse:
+async def describe_log_dirs(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """The bytes of partitions in Redis (KIP-113); unknown ones are left out. v4: total bytes (KIP-827), not known."""
     topics = []
     for topic, indexes in _wanted(call, request.topics):
@@ -60,8 +64,7 @@ async def describe_log_dirs(call: Call, request: Any) -> DescribeLogDirsResponse
             partitions = await each(led, described, _AT_ONCE)
             topics.append(DescribeLogDirsTopic(name=topic.name, partitions=tuple(partitions)))  # type: ignore[arg-type]
     result = DescribeLogDirsResult(error_code=ErrorCode.none, log_dir=LOG_DIR, topics=tuple(topics))
-    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none, "results": (result,)}
-    return DescribeLogDirsResponse(**values)
+    return DescribeLogDirsResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, results=(result,))
 
 
 def _wanted(call: Call, asked: Any) -> Iterator[tuple[Topic, list[int]]]:
@@ -100,7 +103,7 @@ async def _size(call: Call, topic: Topic, index: int) -> int:
     safe_late=True,
     error=error_responses.alter_replica_log_dirs,
 )
-async def alter_replica_log_dirs(call: Call, request: Any) -> AlterReplicaLogDirsResponse:
+async def alter_replica_log_dirs(call: Call, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     """Every partition is in the one directory already; there is no other (KIP-113)."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for one in request.dirs:
@@ -114,7 +117,7 @@ async def alter_replica_log_dirs(call: Call, request: Any) -> AlterReplicaLogDir
         AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(partitions))  # type: ignore[arg-type]
         for name, partitions in results.items()
     )
-    return AlterReplicaLogDirsResponse(throttle_time=NO_TIME, results=topics)  # type: ignore[arg-type]
+    return AlterReplicaLogDirsResponse(throttle_time=NO_TIME, results=topics)
 
 
 async def _moved(call: Call, path: str, name: str, index: int) -> ErrorCode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -25,12 +24,15 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
 from tidegate.memory import shares_of
 from tidegate.protocol import codec
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.metadata_writer import TopicWriter
 from tidegate.protocol.versions import Fields
 from tidegate.topics import names
 from tidegate.topics.catalog import Topic
 
 if TYPE_CHECKING:
+    from kio.schema.metadata.v13.request import MetadataRequest
+
     from tidegate.topics.catalog import Catalog
 
 logger = structlog.get_logger()
@@ -44,7 +46,6 @@ CLUSTER_OPERATIONS: Final = 0b1_1111_1010_0000
 
 CACHE_BYTES_MAX: Final = 32 << 20
 """Limit of the encoded replies that a broker caches until topics or brokers change."""
-_NO_TIME: Final = datetime.timedelta(0)
 _AT_ONCE: Final = 16
 
 Wanted = tuple[str | None, UUID | None]
@@ -63,7 +64,7 @@ class Question:
     operations: tuple[bool, bool]
 
     @classmethod
-    def of(cls, call: Call, request: Any) -> Question:
+    def of(cls, call: Call, request: MetadataRequest) -> Question:
         """Read a request of any version."""
         wanted: tuple[Wanted, ...] | None = None
         if request.topics is not None and (request.topics or call.version > 0):
@@ -222,7 +223,7 @@ def answer(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
 def _whole(call: Call, question: Question, topics: tuple[MetadataResponseTopic, ...]) -> Fields:
     broker_lease, listener = call.context.broker_lease, question.listener
     return Fields(
-        throttle_time=_NO_TIME,
+        throttle_time=NO_TIME,
         brokers=tuple(_broker(one, listener) for one in broker_lease.shown(listener)),
         cluster_id=broker_lease.cluster_id,
         controller_id=broker_lease.shown_node_id(listener),

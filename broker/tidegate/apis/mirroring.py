@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -22,6 +22,9 @@ from tidegate.log.owners import Owner, Reader
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 logger = structlog.get_logger()
 
@@ -58,14 +61,14 @@ def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> Non
             mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
 
 
-def note_assigned(call: Call, keys: GroupKeys, request: Any, synced: Synced) -> None:
+def note_assigned(call: Call, keys: GroupKeys, request: SyncGroupRequest, synced: Synced) -> None:
     """A leader's assignments are stored: report each partition's owner, in a task."""
     mirror = call.context.mirror
     if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
         mirror.tasks.start(quietly(_own(call, mirror, keys, request)))
 
 
-async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: Any) -> None:
+async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: SyncGroupRequest) -> None:
     found = await read_clients(call.store, keys, request.generation_id, request.member_id)
     if found is None:
         return

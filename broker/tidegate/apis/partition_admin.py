@@ -6,7 +6,7 @@ partition is the one that Metadata shows, and no reassignment is ever in progres
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.alter_partition_reassignments.v1.response import (
     AlterPartitionReassignmentsResponse,
@@ -26,9 +26,16 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidReplicaAssignment, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.topics.catalog import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.alter_partition_reassignments.v1.request import (
+        AlterPartitionReassignmentsRequest,
+        ReassignablePartition,
+    )
+    from kio.schema.elect_leaders.v2.request import ElectLeadersRequest
+    from kio.schema.list_partition_reassignments.v0.request import ListPartitionReassignmentsRequest
 
 _UNCLEAN: Final = 1
 """The last kind of election: 0 elects the preferred replica, 1 any live one."""
@@ -52,7 +59,7 @@ async def _partition_of(call: Call, name: str, index: int) -> Topic:
     safe_late=True,
     error=error_responses.elect_leaders,
 )
-async def elect_leaders(call: Call, request: Any) -> ElectLeadersResponse:
+async def elect_leaders(call: Call, request: ElectLeadersRequest) -> ElectLeadersResponse:
     """No partition needs an election (KIP-460). No topics (null): all partitions, of which only failures are listed."""
     if not 0 <= request.election_type <= _UNCLEAN:
         raise InvalidRequest(f"there is no election type {request.election_type}")
@@ -60,8 +67,9 @@ async def elect_leaders(call: Call, request: Any) -> ElectLeadersResponse:
     for asked in request.topic_partitions or ():
         partitions = [await _elected(call, asked.topic, index) async for index in in_slices(asked.partitions)]
         results.append(ReplicaElectionResult(topic=asked.topic, partition_result=tuple(partitions)))
-    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none}
-    return ElectLeadersResponse(**values, replica_election_results=tuple(results))
+    return ElectLeadersResponse(
+        throttle_time=NO_TIME, error_code=ErrorCode.none, replica_election_results=tuple(results)
+    )
 
 
 async def _elected(call: Call, name: str, index: int) -> PartitionResult:
@@ -85,21 +93,24 @@ async def _elected(call: Call, name: str, index: int) -> PartitionResult:
     safe_late=True,
     error=error_responses.alter_partition_reassignments,
 )
-async def alter_partition_reassignments(call: Call, request: Any) -> AlterPartitionReassignmentsResponse:
+async def alter_partition_reassignments(
+    call: Call, request: AlterPartitionReassignmentsRequest
+) -> AlterPartitionReassignmentsResponse:
     """Accept the replicas that a partition has; refuse others, and cancellations (null), with a reason (KIP-455)."""
     responses = []
     for asked in request.topics:
         partitions = [await _reassigned(call, asked.name, one) async for one in in_slices(asked.partitions)]
         responses.append(ReassignableTopicResponse(name=asked.name, partitions=tuple(partitions)))
-    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none, "error_message": None}
     return AlterPartitionReassignmentsResponse(
-        **values,
+        throttle_time=NO_TIME,
+        error_code=ErrorCode.none,
+        error_message=None,
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=tuple(responses),
     )
 
 
-async def _reassigned(call: Call, name: str, asked: Any) -> ReassignablePartitionResponse:
+async def _reassigned(call: Call, name: str, asked: ReassignablePartition) -> ReassignablePartitionResponse:
     code, message = ErrorCode.none, None
     try:
         _check_replicas(call, await _partition_of(call, name, asked.partition_index), asked)
@@ -109,7 +120,7 @@ async def _reassigned(call: Call, name: str, asked: Any) -> ReassignablePartitio
     return ReassignablePartitionResponse(**values)
 
 
-def _check_replicas(call: Call, topic: Topic, asked: Any) -> None:
+def _check_replicas(call: Call, topic: Topic, asked: ReassignablePartition) -> None:
     """Raises NoReassignmentInProgress, InvalidReplicaAssignment."""
     if asked.replicas is None:
         raise NoReassignmentInProgress("brokers hold no replicas: nothing is being reassigned")
@@ -129,7 +140,10 @@ def _check_replicas(call: Call, topic: Topic, asked: Any) -> None:
     safe_late=True,
     error=at_top(topics=()),
 )
-async def list_partition_reassignments(call: Call, request: Any) -> ListPartitionReassignmentsResponse:
+async def list_partition_reassignments(
+    call: Call, request: ListPartitionReassignmentsRequest
+) -> ListPartitionReassignmentsResponse:
     """None is ever in progress (KIP-455)."""
-    values: dict[str, Any] = {"throttle_time": NO_TIME, "error_code": ErrorCode.none, "error_message": None}
-    return ListPartitionReassignmentsResponse(**values, topics=())
+    return ListPartitionReassignmentsResponse(
+        throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, topics=()
+    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
-from datetime import timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -21,7 +20,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from kio.static.primitive import i32, i32Timedelta, i64
+from kio.static.primitive import i32, i64
 
 from tidegate.apis.call import Call
 from tidegate.apis.positions_v0 import list_offsets_v0
@@ -43,8 +42,13 @@ from tidegate.log.logs import AnyLog
 from tidegate.log.state import EpochEnds, LogOffsets
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.store.calls import gather_each
 from tidegate.topics.model import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
+    from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest, OffsetForLeaderPartition
 
 logger = structlog.get_logger()
 
@@ -67,7 +71,6 @@ _NO_EPOCH: Final = -1
 _READ_COMMITTED: Final = 1
 _READ_COMMITTED_FROM: Final = 2
 _OFFSET_NOT_AVAILABLE_FROM: Final = 5
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _AT_ONCE_MAX: Final = 64
 _NAMES_SLICE: Final = 10_000
 
@@ -86,7 +89,7 @@ FoundTopics = dict[str, Topic | KafkaError | None]
     safe_late=True,
     error=error_responses.list_offsets,
 )
-async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse | bytes:
+async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsResponse | bytes:
     """The offset for a timestamp, or at an end of the log.
 
     v0: a list of offsets. v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9, v11: tiers.
@@ -98,7 +101,7 @@ async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse | bytes:
             request, lambda name, asked: _outcome(_find(call, found, name, asked, 0, twice), _NOWHERE)
         )
 
-    async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
+    async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         code, (offset, timestamp, leader_epoch) = await _outcome(
             _find(call, found, name, asked, request.isolation_level, twice), _NOWHERE
         )
@@ -114,11 +117,11 @@ async def list_offsets(call: Call, request: Any) -> ListOffsetsResponse | bytes:
     for topic in request.topics:
         answers = await each(topic.partitions, partial(answer, topic.name), _AT_ONCE_MAX)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
-    return ListOffsetsResponse(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
+    return ListOffsetsResponse(throttle_time=NO_TIME, topics=tuple(topics))
 
 
 async def _find(
-    call: Call, topics: FoundTopics, name: str, asked: Any, isolation: int, twice: set[tuple[str, int]]
+    call: Call, topics: FoundTopics, name: str, asked: ListOffsetsPartition, isolation: int, twice: set[tuple[str, int]]
 ) -> Position:
     """One partition's position. Raises KafkaError."""
     if (name, asked.partition_index) in twice:
@@ -178,7 +181,7 @@ async def _at_time(log: AnyLog, timestamp: int, end: int) -> tuple[int, int] | N
     safe_late=True,
     error=error_responses.offset_for_leader_epoch,
 )
-async def offset_for_leader_epoch(call: Call, request: Any) -> OffsetForLeaderEpochResponse:
+async def offset_for_leader_epoch(call: Call, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
     """The end of a leader epoch, by which clients detect that records they read were discarded (KIP-320).
 
     A slice of the request refreshes each log once, whatever it asks of it.
@@ -199,7 +202,7 @@ async def offset_for_leader_epoch(call: Call, request: Any) -> OffsetForLeaderEp
         OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions))
         for topic, partitions in zip(request.topics, answers, strict=True)
     )
-    return OffsetForLeaderEpochResponse(throttle_time=_NOT_THROTTLED, topics=tuple(results))
+    return OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=tuple(results))
 
 
 async def _epoch_ends(
@@ -217,7 +220,7 @@ async def _epoch_ends(
     return ends | dict(zip(logs, found, strict=True))
 
 
-def _epoch_end(asked: Any, code: ErrorCode, found: EpochEnds | None) -> EpochEndOffset:
+def _epoch_end(asked: OffsetForLeaderPartition, code: ErrorCode, found: EpochEnds | None) -> EpochEndOffset:
     epoch, end_offset = -1, -1
     if found is not None:
         known, ends = found

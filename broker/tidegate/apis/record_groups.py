@@ -6,7 +6,7 @@ Handlers call these only while there are such topics.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import structlog
@@ -23,12 +23,15 @@ from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
 
+if TYPE_CHECKING:
+    from kio.schema.sync_group.v5.request import SyncGroupRequest
+
 logger = structlog.get_logger()
 
 _CONSUMER: Final = "consumer"
 
 
-async def note_owners(call: Call, keys: GroupKeys, request: Any) -> None:
+async def note_owners(call: Call, keys: GroupKeys, request: SyncGroupRequest) -> None:
     """Store who will own partitions of format record, before the members get their assignments from the leader's Sync.
 
     A failure is logged: the members then read without the Redis group, which moves when they commit.
@@ -41,7 +44,7 @@ async def note_owners(call: Call, keys: GroupKeys, request: Any) -> None:
         logger.debug("owner_not_noted", group=keys.group_id, reason=str(error))
 
 
-async def _note_owners(call: Call, keys: GroupKeys, request: Any) -> None:
+async def _note_owners(call: Call, keys: GroupKeys, request: SyncGroupRequest) -> None:
     found = await read_clients(call.store, keys, request.generation_id, request.member_id)
     if found is None:
         return

@@ -3,6 +3,9 @@
 `@api` registers a coroutine that returns the newest version's response. `@inline_api` registers a plain function for
 the few APIs of the hot path: no task and no future per request; it queues the request and answers later through
 `call.reply`. With `raw=True` it gets the body as a memoryview instead of a decoded request.
+
+A handler is annotated with the class of the newest version that it serves, imported for type checking only; with `Any`
+where it reads fields that the newest version has not, such as topics by name beside topics by id.
 """
 
 from __future__ import annotations

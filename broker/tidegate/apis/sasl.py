@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -16,12 +16,16 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.security.errors import IllegalSaslState, SaslAuthenticationFailed
 
+if TYPE_CHECKING:
+    from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+    from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+
 REFUSAL_DELAY_S: Final = 0.1
 """Kafka's connection.failed.authentication.delay.ms: it slows down guessing."""
 
 
 @api(ApiKey.SASL_HANDSHAKE, first=1, last=1, safe_late=True, error=at_top(mechanisms=()))
-async def sasl_handshake(call: Call, request: Any) -> Any:
+async def sasl_handshake(call: Call, request: SaslHandshakeRequest) -> Any:
     """Choose a mechanism. v0 is not served: its tokens follow without Kafka's framing."""
     session = call.client.sasl
     if session is None:
@@ -35,7 +39,7 @@ async def sasl_handshake(call: Call, request: Any) -> Any:
 
 
 @api(ApiKey.SASL_AUTHENTICATE, first=0, last=2, safe_late=True, error=at_top(auth_bytes=b"", session_lifetime=NO_TIME))
-async def sasl_authenticate(call: Call, request: Any) -> Any:
+async def sasl_authenticate(call: Call, request: SaslAuthenticateRequest) -> Any:
     """One message of the mechanism. v1: the session's lifetime (KIP-368). A refusal closes the connection."""
     try:
         if call.client.sasl is None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -16,6 +15,7 @@ from tidegate.apis.registry import api
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.versions import Fields
 from tidegate.security.errors import (
     DuplicateResource,
@@ -27,7 +27,10 @@ from tidegate.security.errors import (
 from tidegate.security.security import Security
 from tidegate.security.users import ITERATIONS_MAX, ITERATIONS_MIN, Credential, User
 
-_NO_TIME: Final = datetime.timedelta(0)
+if TYPE_CHECKING:
+    from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
+    from kio.schema.describe_user_scram_credentials.v0.request import DescribeUserScramCredentialsRequest
+
 _MECHANISMS: Final = {1: "SCRAM-SHA-256", 2: "SCRAM-SHA-512"}
 """Kafka's codes (`ScramMechanism.java`)."""
 _CODES: Final = {name: code for code, name in _MECHANISMS.items()}
@@ -35,7 +38,7 @@ _AT_ONCE: Final = 16
 
 
 @api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, first=0, last=0, safe_late=True, error=error_responses.describe_users)
-async def describe_user_scram_credentials(call: Call, request: Any) -> Any:
+async def describe_user_scram_credentials(call: Call, request: DescribeUserScramCredentialsRequest) -> Any:
     """The mechanisms and iterations of users; null or no names: of all."""
     security = _security(call)
     listed = {user.name: user for user in await security.users.all() if user.org == call.org and user.credentials}
@@ -54,16 +57,18 @@ async def describe_user_scram_credentials(call: Call, request: Any) -> Any:
             for mechanism, one in sorted(credentials.items())
         )
         results.append(Fields(user=name, error_code=code, error_message=message, credential_infos=infos))
-    return Fields(throttle_time=_NO_TIME, error_code=ErrorCode.none, error_message=None, results=tuple(results))
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, results=tuple(results))
 
 
 @api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, first=0, last=0, error=error_responses.alter_users)
-async def alter_user_scram_credentials(call: Call, request: Any) -> Any:
+async def alter_user_scram_credentials(call: Call, request: AlterUserScramCredentialsRequest) -> Any:
     """Set and delete credentials; each user succeeds or fails by itself, and is named once."""
     security = _security(call)
     changes: dict[str, list[Any]] = defaultdict(list)
-    for change in (*request.deletions, *request.upsertions):
-        changes[change.name].append(change)
+    for deletion in request.deletions:
+        changes[deletion.name].append(deletion)
+    for upsertion in request.upsertions:
+        changes[upsertion.name].append(upsertion)
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def alter(name: str) -> Any:
@@ -76,7 +81,7 @@ async def alter_user_scram_credentials(call: Call, request: Any) -> Any:
         return Fields(user=name, error_code=code, error_message=message)
 
     results = await asyncio.gather(*map(alter, changes))
-    return Fields(throttle_time=_NO_TIME, results=tuple(results))
+    return Fields(throttle_time=NO_TIME, results=tuple(results))
 
 
 def _plan(call: Call, security: Security, name: str, changes: list[Any]) -> Callable[[User | None], User | None]:

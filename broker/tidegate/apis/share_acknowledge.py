@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
-from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, keys_of, named
+from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, member_of, named
 from tidegate.errors import KafkaError
 from tidegate.groups.share.errors import InvalidShareSessionEpoch
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
 from tidegate.protocol import codec, error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.versions import Fields
+
+if TYPE_CHECKING:
+    from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
 
 logger = structlog.get_logger()
 
@@ -25,21 +28,21 @@ logger = structlog.get_logger()
 @inline_api(
     ApiKey.SHARE_ACKNOWLEDGE, first=1, last=2, away=ErrorCode.kafka_storage_error, error=error_responses.share_records
 )
-def share_acknowledge(call: Call, request: Any) -> None:
+def share_acknowledge(call: Call, request: ShareAcknowledgeRequest) -> None:
     """Acknowledge records, and end the session with epoch -1. v2: renew locks (KIP-1222)."""
-    keys, epoch = keys_of(call, request), request.share_session_epoch
+    (keys, member_id), epoch = member_of(call, request), request.share_session_epoch
     sessions = call.context.shares.sessions
     if epoch == FIRST_EPOCH:
         raise InvalidShareSessionEpoch("only ShareFetch opens a share session")
     if epoch == FINAL_EPOCH:
-        session = sessions.close(keys, request.member_id)
+        session = sessions.close(keys, member_id)
     else:
-        session = sessions.proceed(keys, request.member_id, epoch, call.client.connection_id)
+        session = sessions.proceed(keys, member_id, epoch, call.client.connection_id)
         follow_connection(call)
     call.context.tasks.start(_acknowledge(call, request, session))
 
 
-async def _acknowledge(call: Call, request: Any, session: ShareSession) -> None:
+async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: ShareSession) -> None:
     try:
         results, lock_ms = await acknowledge(call, session, named(request), request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -17,13 +17,16 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
-from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, keys_of, named
+from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, member_of, named
 from tidegate.errors import InvalidRequest, KafkaError
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ReadPartition, SharePartition, ShareSession
 from tidegate.protocol import codec, error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.share_writers import SharePartitionData
 from tidegate.protocol.share_writers import share_fetch as share_fetch_response
+
+if TYPE_CHECKING:
+    from kio.schema.share_fetch.v2.request import ShareFetchRequest
 
 RECORD_LIMIT: Final = 1
 """The acquire mode that never exceeds the limit of records (KIP-1206)."""
@@ -41,9 +44,10 @@ logger = structlog.get_logger()
     exclusive=True,
     error=error_responses.share_records,
 )
-def share_fetch(call: Call, request: Any) -> None:
+def share_fetch(call: Call, request: ShareFetchRequest) -> None:
     """Read records of a share group. v2: acquire modes (KIP-1206), renewal of locks (KIP-1222)."""
-    keys, epoch, wanted = keys_of(call, request), request.share_session_epoch, named(request)
+    keys, member_id = member_of(call, request)
+    epoch, wanted = request.share_session_epoch, named(request)
     _check(request)
     sessions, connection_id = call.context.shares.sessions, call.client.connection_id
     added: set[SharePartition] = set()
@@ -51,17 +55,17 @@ def share_fetch(call: Call, request: Any) -> None:
         if any(batches for _, batches in wanted):
             raise InvalidRequest("the first request of a share session acknowledges nothing")
         added = {partition for partition, _ in wanted}
-        session = sessions.open(keys, request.member_id, connection_id, (partition for partition, _ in wanted))
+        session = sessions.open(keys, member_id, connection_id, (partition for partition, _ in wanted))
     elif epoch == FINAL_EPOCH:
-        session = sessions.close(keys, request.member_id)
+        session = sessions.close(keys, member_id)
     else:
-        session = sessions.proceed(keys, request.member_id, epoch, connection_id)
+        session = sessions.proceed(keys, member_id, epoch, connection_id)
         added = _change(session, request, wanted)
     follow_connection(call)
     call.context.tasks.start(ShareFetching(call, request, session, added).run())
 
 
-def _check(request: Any) -> None:
+def _check(request: ShareFetchRequest) -> None:
     if request.share_acquire_mode not in _ACQUIRE_MODES:
         raise InvalidRequest(f"the acquire mode is 0 or 1, not {request.share_acquire_mode}")
     limits = (request.max_wait // _MS, request.min_bytes, request.max_bytes, request.max_records)
@@ -69,7 +73,7 @@ def _check(request: Any) -> None:
         raise InvalidRequest("a request that renews locks fetches nothing: its limits are 0")
 
 
-def _change(session: ShareSession, request: Any, wanted: Any) -> set[SharePartition]:
+def _change(session: ShareSession, request: ShareFetchRequest, wanted: Any) -> set[SharePartition]:
     """Add and forget partitions of a session; those that were added."""
     added = set()
     for partition, _ in wanted:
@@ -77,6 +81,8 @@ def _change(session: ShareSession, request: Any, wanted: Any) -> set[SharePartit
             session.partitions[partition] = ReadPartition()
             added.add(partition)
     for topic in request.forgotten_topics_data:
+        if topic.topic_id is None:
+            continue
         for index in topic.partitions:
             partition = SharePartition(topic.topic_id, index)
             if session.partitions.pop(partition, None) is not None and partition not in session.released:
@@ -87,7 +93,9 @@ def _change(session: ShareSession, request: Any, wanted: Any) -> set[SharePartit
 class ShareFetching:
     """One ShareFetch in progress."""
 
-    def __init__(self, call: Call, request: Any, session: ShareSession, added: set[SharePartition]) -> None:
+    def __init__(
+        self, call: Call, request: ShareFetchRequest, session: ShareSession, added: set[SharePartition]
+    ) -> None:
         self._call, self._request, self._session, self._added = call, request, session, added
         self._loop = asyncio.get_running_loop()
         wait_ms = min(request.max_wait // _MS, call.context.settings.connections_max_idle_ms)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -16,7 +15,7 @@ from kio.schema.share_group_describe.v1.response import (
     ShareGroupDescribeResponse,
     TopicPartitions,
 )
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i32
 
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import describe_each
@@ -37,10 +36,14 @@ from tidegate.security.acls import Operation
 from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
 
+if TYPE_CHECKING:
+    from kio.schema.share_group_describe.v1.request import ShareGroupDescribeRequest
+    from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatRequest
+    from kio.schema.types import GroupId
+
 MEMBER_ID_LENGTH_MAX: Final = 36
 SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
 """Characters of one member's subscription."""
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
 
 
@@ -50,7 +53,7 @@ _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
     last=1,
     error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
 )
-def heartbeat(call: Call, request: Any) -> None:
+def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
     """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
     reply = call.reply
 
@@ -94,7 +97,7 @@ def heartbeat(call: Call, request: Any) -> None:
         call.client.repeat = Repeat(body, partial(plain.renew, member))
 
 
-def _request(call: Call, request: Any) -> ShareHeartbeat:
+def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:
     """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
     epoch, names = request.member_epoch, request.subscribed_topic_names
     if not request.group_id.strip():
@@ -123,13 +126,13 @@ def _request(call: Call, request: Any) -> ShareHeartbeat:
 
 
 @api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, error=error_responses.describe_consumer_groups)
-async def describe(call: Call, request: Any) -> ShareGroupDescribeResponse:
+async def describe(call: Call, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Describe share groups and their members; each group succeeds or fails by itself."""
     groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
-    return ShareGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=groups)
+    return ShareGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
-async def _describe(call: Call, group_id: Any) -> DescribedGroup:
+async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     try:
         if not group_id:
             raise InvalidGroupId

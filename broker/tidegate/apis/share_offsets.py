@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -25,12 +25,19 @@ from tidegate.groups.share.records import Progress
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.alter_share_group_offsets.v0.request import AlterShareGroupOffsetsRequest
+    from kio.schema.delete_share_group_offsets.v0.request import DeleteShareGroupOffsetsRequest
+    from kio.schema.describe_share_group_offsets.v1.request import (
+        DescribeShareGroupOffsetsRequest,
+        DescribeShareGroupOffsetsRequestGroup,
+    )
 
 NO_OFFSET = -1
 _NO_ID = UUID(int=0)
@@ -56,13 +63,13 @@ async def _topic(call: Call, operation: Operation, name: str) -> Topic:
 
 
 @api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, first=0, last=1, error=error_responses.describe_share_group_offsets)
-async def describe_offsets(call: Call, request: Any) -> Any:
+async def describe_offsets(call: Call, request: DescribeShareGroupOffsetsRequest) -> Any:
     """Start offsets of groups, all or those that are named; each group by itself. v1: lag."""
     groups = await asyncio.gather(*(_describe(call, group) for group in request.groups))
     return Fields(throttle_time=NO_TIME, groups=tuple(groups))
 
 
-async def _describe(call: Call, group: Any) -> Any:
+async def _describe(call: Call, group: DescribeShareGroupOffsetsRequestGroup) -> Any:
     try:
         keys = _keys(call, group.group_id)
         known = await offsets.partitions_of(call.store, keys)
@@ -122,7 +129,7 @@ def _described(
 
 
 @api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
-async def alter_offsets(call: Call, request: Any) -> Any:
+async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> Any:
     """Set start offsets of a group without members and drop its records in flight; the first one creates a group."""
     keys = _keys(call, request.group_id)
     await _expire(call, keys)
@@ -172,7 +179,7 @@ def _whole(responses: Sequence[Any]) -> Any:
 
 
 @api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
-async def delete_offsets(call: Call, request: Any) -> Any:
+async def delete_offsets(call: Call, request: DeleteShareGroupOffsetsRequest) -> Any:
     """Remove the start offsets of topics of a group without members: its next member initialises them again."""
     keys = _keys(call, request.group_id)
     if not await offsets.is_share_group(call.store, keys):

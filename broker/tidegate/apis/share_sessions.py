@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -25,6 +25,10 @@ from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
 
+if TYPE_CHECKING:
+    from kio.schema.share_acknowledge.v2.request import ShareAcknowledgeRequest
+    from kio.schema.share_fetch.v2.request import ShareFetchRequest
+
 RENEWS_FROM: Final = 2
 """Version from which on locks can be renewed (KIP-1222)."""
 
@@ -32,13 +36,14 @@ Acknowledged = dict[SharePartition, KafkaError | None]
 """The outcome of the acknowledgements of each share-partition."""
 
 
-def keys_of(call: Call, request: Any) -> GroupKeys:
-    """The group of a request. Raises InvalidRequest if the group or the member is not named."""
-    if not (request.group_id or "").strip():
+def member_of(call: Call, request: ShareFetchRequest | ShareAcknowledgeRequest) -> tuple[GroupKeys, str]:
+    """The group and the member id of a request. Raises InvalidRequest if one is not named."""
+    group_id, member_id = request.group_id or "", request.member_id or ""
+    if not group_id.strip():
         raise InvalidRequest("the group id is blank")
-    if not (request.member_id or "").strip():
+    if not member_id.strip():
         raise InvalidRequest("the member id is blank")
-    return call.store.group_keys(call.org, request.group_id)
+    return call.store.group_keys(call.org, group_id), member_id
 
 
 def follow_connection(call: Call) -> None:
@@ -49,7 +54,7 @@ def follow_connection(call: Call) -> None:
         call.client.on_closed.append(lambda: sessions.close_connection(connection_id))
 
 
-def named(request: Any) -> list[tuple[SharePartition, list[Acknowledgement]]]:
+def named(request: ShareFetchRequest | ShareAcknowledgeRequest) -> list[tuple[SharePartition, list[Acknowledgement]]]:
     """The partitions that a request names, with their acknowledgements."""
     return [
         (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.streams_group_describe.v0 import response as describing
@@ -39,9 +39,13 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.security.acls import Operation
 from tidegate.topics import names
 
+if TYPE_CHECKING:
+    from kio.schema.streams_group_describe.v0.request import StreamsGroupDescribeRequest
+    from kio.schema.streams_group_heartbeat.v0 import request as asked
+    from kio.schema.types import GroupId
+
 TOPOLOGY_NAMES_MAX: Final = 1 << 20
 """Characters of the names and configs of one topology."""
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
 _MS: Final = timedelta(milliseconds=1)
 _NO_EPOCH: Final = i32(0)
 
@@ -64,7 +68,7 @@ _NO_EPOCH: Final = i32(0)
         partitions_by_user_endpoint=None,
     ),
 )
-async def heartbeat(call: Call, request: Any) -> beating.StreamsGroupHeartbeatResponse:
+async def heartbeat(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> beating.StreamsGroupHeartbeatResponse:
     """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
     entered, keys = _request(call, request), call.store.group_keys(call.org, request.group_id)
     interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
@@ -77,13 +81,13 @@ async def heartbeat(call: Call, request: Any) -> beating.StreamsGroupHeartbeatRe
 def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
     tasks = answer.tasks
     return beating.StreamsGroupHeartbeatResponse(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         member_id=answer.member_id,
         member_epoch=i32(answer.member_epoch),
         heartbeat_interval=i32Timedelta.parse(answer.heartbeat_interval_ms * _MS),
         acceptable_recovery_lag=i32(0),
-        task_offset_interval=_NOT_THROTTLED,
+        task_offset_interval=NO_TIME,
         status=tuple(
             beating.Status(status_code=i8(int(code)), status_detail=detail) for code, detail in answer.statuses
         ),
@@ -120,7 +124,7 @@ def _topic_partitions(found: Mapping[str, Iterable[int]]) -> tuple[beating.Topic
 # -- the request
 
 
-def _request(call: Call, request: Any) -> StreamsHeartbeat:
+def _request(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> StreamsHeartbeat:
     """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
     for name, value in (
         ("member id", request.member_id),
@@ -160,7 +164,7 @@ def _request(call: Call, request: Any) -> StreamsHeartbeat:
     )
 
 
-def _check_join(request: Any) -> None:
+def _check_join(request: asked.StreamsGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout // _MS == -1:
         raise InvalidRequest("a join needs a rebalance timeout")
     for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
@@ -170,11 +174,12 @@ def _check_join(request: Any) -> None:
         raise InvalidRequest("a join needs a topology")
 
 
-def _owned(request: Any) -> Tasks | None:
-    given = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
-    if all(tasks is None for tasks in given):
+def _owned(request: asked.StreamsGroupHeartbeatRequest) -> Tasks | None:
+    sent = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    given = [tasks for tasks in sent if tasks is not None]
+    if not given:
         return None
-    if any(tasks is None for tasks in given):
+    if len(given) < len(sent):
         raise InvalidRequest("active, standby and warm-up tasks are given together or not at all")
     active, standby, _ = (
         frozenset((one.subtopology_id, index) for one in tasks for index in one.partitions) for tasks in given
@@ -182,7 +187,7 @@ def _owned(request: Any) -> Tasks | None:
     return Tasks(active, standby)
 
 
-def _topology(sent: Any) -> Topology:
+def _topology(sent: asked.Topology) -> Topology:
     """The topology of a join. Raises InvalidRequest, StreamsInvalidTopology."""
     topology = Topology(sent.epoch, tuple(map(_subtopology, sent.subtopologies)))
     for name in topology.topics:
@@ -201,7 +206,7 @@ def _topology(sent: Any) -> Topology:
     return topology
 
 
-def _subtopology(sent: Any) -> Subtopology:
+def _subtopology(sent: asked.Subtopology) -> Subtopology:
     if sent.source_topic_regex:
         raise InvalidRequest("regular expressions for source topics are not supported")
     repartition = tuple(map(_internal, sent.repartition_source_topics))
@@ -225,7 +230,7 @@ def _subtopology(sent: Any) -> Subtopology:
     )
 
 
-def _internal(sent: Any) -> InternalTopic:
+def _internal(sent: asked.TopicInfo) -> InternalTopic:
     return InternalTopic(sent.name, sent.partitions, tuple((one.key, one.value) for one in sent.topic_configs))
 
 
@@ -233,7 +238,7 @@ def _internal(sent: Any) -> InternalTopic:
 
 
 @api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=0, error=error_responses.describe_streams_groups)
-async def describe(call: Call, request: Any) -> describing.StreamsGroupDescribeResponse:
+async def describe(call: Call, request: StreamsGroupDescribeRequest) -> describing.StreamsGroupDescribeResponse:
     """Describe streams groups, their topologies and members; each group succeeds or fails by itself."""
     groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
     if request.include_authorized_operations:
@@ -241,10 +246,10 @@ async def describe(call: Call, request: Any) -> describing.StreamsGroupDescribeR
             replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
             for group in groups
         ]
-    return describing.StreamsGroupDescribeResponse(throttle_time=_NOT_THROTTLED, groups=tuple(groups))
+    return describing.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=tuple(groups))
 
 
-async def _describe(call: Call, group_id: Any) -> describing.DescribedGroup:
+async def _describe(call: Call, group_id: GroupId) -> describing.DescribedGroup:
     try:
         if not group_id:
             raise InvalidGroupId

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.describe_topic_partitions.v0.response import (
     Cursor,
@@ -21,9 +21,12 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidRequest
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.topics import names
 from tidegate.topics.catalog import Topic
+
+if TYPE_CHECKING:
+    from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 
 PARTITIONS_MAX: Final = 2_000
 """Partitions of one page (`max.request.partition.size.limit`)."""
@@ -37,7 +40,9 @@ PARTITIONS_MAX: Final = 2_000
     safe_late=True,
     error=error_responses.describe_topic_partitions,
 )
-async def describe_topic_partitions(call: Call, request: Any) -> DescribeTopicPartitionsResponse:
+async def describe_topic_partitions(
+    call: Call, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
     """A page of partitions, all topics' if none is named; `next_cursor` is where the next page begins, or null."""
     left = max(min(PARTITIONS_MAX, request.response_partition_limit), 1)
     wanted, first = _names_of(call, request)
@@ -58,10 +63,10 @@ async def describe_topic_partitions(call: Call, request: Any) -> DescribeTopicPa
         if end < topic.partition_count and begin < end:
             cursor = Cursor(topic_name=name, partition_index=end)  # type: ignore[arg-type]
             break
-    return DescribeTopicPartitionsResponse(throttle_time=NO_TIME, topics=tuple(topics), next_cursor=cursor)  # type: ignore[arg-type]
+    return DescribeTopicPartitionsResponse(throttle_time=NO_TIME, topics=tuple(topics), next_cursor=cursor)
 
 
-def _names_of(call: Call, request: Any) -> tuple[list[str], int]:
+def _names_of(call: Call, request: DescribeTopicPartitionsRequest) -> tuple[list[str], int]:
     """The names from the cursor on, in order, and the first partition of the cursor's topic. Raises InvalidRequest."""
     every = not request.topics
     found = {topic.name for topic in (call.context.catalog.topics(call.org) if every else request.topics)}

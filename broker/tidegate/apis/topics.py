@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import structlog
@@ -30,10 +30,15 @@ from tidegate.errors import (
 )
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import NO_TIME
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.quotas.errors import ThrottlingQuotaExceeded
 from tidegate.topics import configs, names
 from tidegate.topics.catalog import PARTITIONS_MAX, Topic
+
+if TYPE_CHECKING:
+    from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+    from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+    from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 
 logger = structlog.get_logger()
 
@@ -70,7 +75,7 @@ async def _spend_mutations(call: Call, count: int) -> None:
 
 
 @api(ApiKey.CREATE_TOPICS, first=2, last=7, away=ErrorCode.request_timed_out, error=error_responses.create_topics)
-async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
+async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics. v4: -1 for the default counts (KIP-464). v5: the created properties (KIP-525). v7: topic ids."""
     if sum(max(topic.num_partitions, len(topic.assignments), 0) for topic in request.topics) > PARTITIONS_MAX:
         raise PolicyViolation(f"a request may create {PARTITIONS_MAX} partitions at most")
@@ -85,10 +90,10 @@ async def create_topics(call: Call, request: Any) -> CreateTopicsResponse:
             values: dict[str, Any] = {"name": topic.name, "error_code": code, "error_message": message}
             return CreatableTopicResult(**values, topic_id=None, configs=None)
 
-    return CreateTopicsResponse(throttle_time=NO_TIME, topics=tuple(await each(once.values(), one, _AT_ONCE)))  # type: ignore[arg-type]
+    return CreateTopicsResponse(throttle_time=NO_TIME, topics=tuple(await each(once.values(), one, _AT_ONCE)))
 
 
-async def _create(call: Call, wanted: Any, times: int, validate_only: bool) -> CreatableTopicResult:
+async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only: bool) -> CreatableTopicResult:
     """Validate in Kafka's order, then create the topic."""
     catalog, settings = call.context.catalog, call.context.settings
     names.check(wanted.name)
@@ -119,7 +124,7 @@ def _made_with(config: configs.Described) -> CreatableTopicConfigs:
     return CreatableTopicConfigs(**values, read_only=config.read_only, is_sensitive=False)
 
 
-def _partition_count(call: Call, wanted: Any, default: int) -> int:
+def _partition_count(call: Call, wanted: CreatableTopic, default: int) -> int:
     """The requested number of partitions, by count or by assignment. Every replication factor is accepted."""
     if not wanted.assignments:
         if wanted.num_partitions != -1 and wanted.num_partitions < 1:
@@ -150,9 +155,9 @@ def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
 
 
 @api(ApiKey.DELETE_TOPICS, first=1, last=6, away=ErrorCode.request_timed_out, error=error_responses.delete_topics)
-async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
+async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics with their records and committed offsets. v6: by name or id."""
-    times = Counter((topic.name, topic.topic_id) for topic in request.topics)
+    times = Counter[tuple[str | None, UUID | None]]((topic.name, topic.topic_id) for topic in request.topics)
 
     async def one(wanted: tuple[str | None, UUID | None]) -> DeletableTopicResult:
         name, topic_id = wanted
@@ -167,7 +172,7 @@ async def delete_topics(call: Call, request: Any) -> DeleteTopicsResponse:
         values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
         return DeletableTopicResult(**values)
 
-    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(times, one, _AT_ONCE)))  # type: ignore[arg-type]
+    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(times, one, _AT_ONCE)))
 
 
 async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:
@@ -194,7 +199,7 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
 @api(
     ApiKey.CREATE_PARTITIONS, first=0, last=3, away=ErrorCode.request_timed_out, error=error_responses.create_partitions
 )
-async def create_partitions(call: Call, request: Any) -> CreatePartitionsResponse:
+async def create_partitions(call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add partitions (KIP-195); they begin at offset 0."""
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
@@ -208,10 +213,10 @@ async def create_partitions(call: Call, request: Any) -> CreatePartitionsRespons
         return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
 
     results = await each(once.values(), one, _AT_ONCE)
-    return CreatePartitionsResponse(throttle_time=NO_TIME, results=tuple(results))  # type: ignore[arg-type]
+    return CreatePartitionsResponse(throttle_time=NO_TIME, results=tuple(results))
 
 
-async def _grow(call: Call, wanted: Any, times: int, validate_only: bool) -> None:
+async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_only: bool) -> None:
     if times > 1:
         raise InvalidRequest("the topic stands in the request more than once")
     names.check_changeable(wanted.name)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
@@ -16,8 +15,7 @@ from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_responses import EPOCH, NO_DATETIME
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.records.control import Marker, MarkerType
 from tidegate.security.acls import Operation, ResourceType
@@ -33,7 +31,12 @@ from tidegate.transactions.listing import list_transactions as list_transactions
 from tidegate.transactions.listing import used_shards
 from tidegate.transactions.model import State
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+if TYPE_CHECKING:
+    from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+    from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+    from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+    from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
+
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
 _IDLE: Final = frozenset({State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT})
@@ -43,7 +46,7 @@ _IDLE: Final = frozenset({State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMM
 
 
 @api(ApiKey.LIST_TRANSACTIONS, first=0, last=2, error=at_top(unknown_state_filters=(), transaction_states=()))
-async def list_transactions(call: Call, request: Any) -> Any:
+async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any:
     """Transactional ids that this broker is named for. v1: started longer ago. v2: a pattern of the whole id."""
     pattern = _pattern(request.transactional_id_pattern)
     unknown = tuple(name for name in request.state_filters if name not in _STATES)
@@ -62,7 +65,7 @@ async def list_transactions(call: Call, request: Any) -> Any:
                 Fields(transactional_id=transactional_id, producer_id=one.producer_id, transaction_state=one.state)
             )
     return Fields(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         unknown_state_filters=unknown,
         transaction_states=tuple(found),
@@ -93,10 +96,10 @@ async def _named_shards(call: Call) -> list[int]:
 
 
 @api(ApiKey.DESCRIBE_TRANSACTIONS, first=0, last=0, error=error_responses.describe_transactions)
-async def describe_transactions(call: Call, request: Any) -> Any:
+async def describe_transactions(call: Call, request: DescribeTransactionsRequest) -> Any:
     """State, producer and partitions of transactional ids."""
     states = [await _described(call, transactional_id) for transactional_id in request.transactional_ids]
-    return Fields(throttle_time=_NOT_THROTTLED, transaction_states=tuple(states))
+    return Fields(throttle_time=NO_TIME, transaction_states=tuple(states))
 
 
 async def _described(call: Call, transactional_id: str) -> Any:
@@ -130,13 +133,13 @@ async def _described(call: Call, transactional_id: str) -> Any:
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, error=error_responses.describe_producers)
-async def describe_producers(call: Call, request: Any) -> Any:
+async def describe_producers(call: Call, request: DescribeProducersRequest) -> Any:
     """The idempotent and transactional producers of partitions, with their open transactions."""
     topics = []
     for asked in request.topics:
         partitions = [await _producers(call, asked.name, index) for index in asked.partition_indexes]
         topics.append(Fields(name=asked.name, partitions=tuple(partitions)))
-    return Fields(throttle_time=_NOT_THROTTLED, topics=tuple(topics))
+    return Fields(throttle_time=NO_TIME, topics=tuple(topics))
 
 
 async def _producers(call: Call, name: str, index: int) -> Any:
@@ -163,7 +166,7 @@ async def _producers(call: Call, name: str, index: int) -> Any:
 
 
 @api(ApiKey.WRITE_TXN_MARKERS, first=1, last=2, error=error_responses.write_txn_markers)
-async def write_txn_markers(call: Call, request: Any) -> Any:
+async def write_txn_markers(call: Call, request: WriteTxnMarkersRequest) -> Any:
     """End a producer's transaction in partitions, as an administrator: for one that no coordinator ends any more."""
     markers = []
     for marker in request.markers:
@@ -176,7 +179,7 @@ async def write_txn_markers(call: Call, request: Any) -> Any:
     return Fields(markers=tuple(markers))
 
 
-async def _mark(call: Call, asked: Any, name: str, index: int) -> ErrorCode:
+async def _mark(call: Call, asked: WritableTxnMarker, name: str, index: int) -> ErrorCode:
     try:
         topic = await call.context.catalog.find(call.org, name)
         if topic is None or not 0 <= index < topic.partition_count:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i32Timedelta
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
@@ -20,13 +18,15 @@ from tidegate.groups.consumer.errors import StaleMemberEpoch
 from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.topics.model import Topic
 from tidegate.transactions.errors import ConcurrentTransactions, ProducerFenced
 from tidegate.transactions.model import State
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+if TYPE_CHECKING:
+    from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+
 _ABORTABLE_FROM: Final = 4
 _ADDS_FROM: Final = 5
 """From this version on TxnOffsetCommit adds the group to the transaction by itself (KIP-890)."""
@@ -35,7 +35,7 @@ _STAGE_TRIES: Final = 3
 
 
 @api(ApiKey.ADD_OFFSETS_TO_TXN, first=0, last=4, error=at_top())
-async def add_offsets_to_txn(call: Call, request: Any) -> AddOffsetsToTxnResponse:
+async def add_offsets_to_txn(call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add a group to a producer's transaction. v2: fencing."""
     keys = keys_of(call, request.transactional_id)
     try:
@@ -44,7 +44,7 @@ async def add_offsets_to_txn(call: Call, request: Any) -> AddOffsetsToTxnRespons
         )
     except ProducerFenced as error:
         raise as_of(error, call.version >= FENCED_FROM) from None
-    return AddOffsetsToTxnResponse(throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none)
+    return AddOffsetsToTxnResponse(throttle_time=NO_TIME, error_code=ErrorCode.none)
 
 
 @api(ApiKey.TXN_OFFSET_COMMIT, first=0, last=6, error=error_responses.txn_offset_commit)
@@ -85,7 +85,7 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
         return code if own is ErrorCode.none else own
 
     return Fields(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         topics=tuple(
             Fields(
                 name=asked.name,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 from kio.schema.types import ProducerId
-from kio.static.primitive import i16, i32Timedelta
+from kio.static.primitive import i16
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
@@ -25,13 +24,17 @@ from tidegate.errors import (
 )
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import at_top
+from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.store.keys import TransactionKeys
 from tidegate.transactions.errors import OperationNotAttempted, ProducerFenced, TransactionAbortable
 from tidegate.transactions.model import NO_EPOCH, NO_PRODUCER_ID, State, TransactionPartition
 
-_NOT_THROTTLED: Final = i32Timedelta.parse(timedelta(0))
+if TYPE_CHECKING:
+    from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
+    from kio.schema.end_txn.v5.request import EndTxnRequest
+    from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+
 _MILLISECOND: Final = timedelta(milliseconds=1)
 TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of `transaction.max.timeout.ms`."""
@@ -72,7 +75,7 @@ async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitPr
         except ProducerFenced as error:
             raise as_of(error, call.version >= _INIT_FENCED_FROM) from None
     return InitProducerIdResponse(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         producer_id=ProducerId(producer_id),
         producer_epoch=i16(epoch),
@@ -94,16 +97,16 @@ async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, 
 
 
 @api(ApiKey.ADD_PARTITIONS_TO_TXN, first=0, last=5, error=error_responses.add_partitions_to_txn)
-async def add_partitions_to_txn(call: Call, request: Any) -> Any:
+async def add_partitions_to_txn(call: Call, request: AddPartitionsToTxnRequest) -> Any:
     """Add partitions to a producer's transaction, all or none. v2: fencing. v4: several transactions (KIP-890)."""
     results = [
         Fields(transactional_id=one.transactional_id, topic_results=await _add_partitions(call, one))
         for one in request.transactions
     ]
-    return Fields(throttle_time=_NOT_THROTTLED, error_code=ErrorCode.none, results_by_transaction=tuple(results))
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, results_by_transaction=tuple(results))
 
 
-async def _add_partitions(call: Call, transaction: Any) -> tuple[Any, ...]:
+async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction) -> tuple[Any, ...]:
     """The result of each partition of one transaction."""
     topics: Sequence[Any] = transaction.topics
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch
@@ -157,7 +160,7 @@ def code_of(error: Exception) -> ErrorCode:
 
 
 @api(ApiKey.END_TXN, first=0, last=5, error=at_top(producer_id=-1, producer_epoch=-1))
-async def end_txn(call: Call, request: Any) -> EndTxnResponse:
+async def end_txn(call: Call, request: EndTxnRequest) -> EndTxnResponse:
     """Commit or abort. v2: fencing. v5: the epoch is raised, and returned for the next transaction (KIP-890)."""
     bumps = call.version >= _BUMPS_FROM
     try:
@@ -171,7 +174,7 @@ async def end_txn(call: Call, request: Any) -> EndTxnResponse:
     except ProducerFenced as error:
         raise as_of(error, call.version >= FENCED_FROM) from None
     return EndTxnResponse(
-        throttle_time=_NOT_THROTTLED,
+        throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         producer_id=ProducerId(producer_id if bumps else NO_PRODUCER_ID),
         producer_epoch=i16(epoch if bumps else NO_EPOCH),

@@ -8,10 +8,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, as_named, at_top, each, per_partition
+from tidegate.protocol.error_shapes import EPOCH, NO_TIME, as_named, at_top, each, per_partition
 from tidegate.protocol.versions import Fields
-
-__all__ = ["EPOCH", "NO_DATETIME", "NO_TIME"]
 
 
 def metadata(request: Any, code: ErrorCode) -> Any:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
 
 from tidegate.protocol.versions import Fields
 
-NO_TIME: Final = datetime.timedelta(0)
+NO_TIME: Final = i32Timedelta.parse(datetime.timedelta(0))
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 NO_DATETIME: Final = EPOCH - datetime.timedelta(milliseconds=1)
 """A time that is written as -1."""
