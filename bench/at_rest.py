@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from bench.cluster import Cluster
 from bench.endpoint import Endpoint
 from bench.hot import commit_frame
-from bench.kafka_wire import CREATE_TOPICS, OFFSET_COMMIT, MeasureFailed, Wire, decode, request
+from bench.kafka_wire import CREATE_TOPICS, INIT_PRODUCER_ID, OFFSET_COMMIT, MeasureFailed, Wire, decode, request
 from bench.members import Group, Member
 from bench.processes import cpu_seconds
 from bench.start import resident_bytes
@@ -30,15 +30,16 @@ _MIB: Final = 1 << 20
 
 
 def parse(command: str) -> argparse.Namespace:
-    """The options of `at-rest --partitions N --groups N`."""
+    """The options of `at-rest --partitions N --groups N --transactional-ids N`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--partitions", type=int, default=0)
     parser.add_argument("--groups", type=int, default=0)
+    parser.add_argument("--transactional-ids", type=int, default=0)
     return parser.parse_args(command.split()[1:])
 
 
 def measure_at_rest(endpoint: Endpoint, cluster: Cluster, command: str, seconds: float) -> dict[str, Any]:
-    """Figures of a cluster with that many empty partitions and groups without members."""
+    """Figures of a cluster with that many empty partitions, groups without members and ids without a transaction."""
     options = parse(command)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -50,6 +51,7 @@ def measure_at_rest(endpoint: Endpoint, cluster: Cluster, command: str, seconds:
 async def _measure(endpoint: Endpoint, cluster: Cluster, options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     await _create(endpoint, max(options.partitions, 1))
     await _commit(endpoint, options.groups)
+    await _initialise(endpoint, options.transactional_ids)
     await asyncio.sleep(_SAMPLED_S)
     with contextlib.closing(redis.Redis(port=cluster.redis_port)) as server:
         before, cpu_s, began_s = _commands(server), sum(map(cpu_seconds, endpoint.pids)), time.monotonic()
@@ -59,6 +61,7 @@ async def _measure(endpoint: Endpoint, cluster: Cluster, options: argparse.Names
         redis_bytes = server.info("memory")["used_memory"]
     return {
         "measure": "at-rest", "partitions": options.partitions, "groups": options.groups,
+        "transactional_ids": options.transactional_ids,
         "commands_per_s": round(commands / lasted_s), "cores": round(used_s / lasted_s, 4),
         "broker_mib": round(resident_bytes(cluster.brokers[0].pid) / _MIB), "redis_mib": round(redis_bytes / _MIB, 1),
     }  # fmt: skip
@@ -105,3 +108,16 @@ async def _commit(endpoint: Endpoint, groups: int) -> None:
     await asyncio.gather(*(commit(number) for number in range(groups)))
     for one in (wire, *wires.values()):
         one.close()
+
+
+async def _initialise(endpoint: Endpoint, ids: int) -> None:
+    """Transactional ids that have a producer id, and no transaction. Raises MeasureFailed."""
+    wire = await endpoint.wire()
+    for number in range(ids):
+        answer = await wire.ask(
+            INIT_PRODUCER_ID, transactional_id=f"rest-{number}", transaction_timeout=timedelta(minutes=1),
+            producer_id=-1, producer_epoch=-1,
+        )  # fmt: skip
+        if answer.error_code is not ErrorCode.none:
+            raise MeasureFailed(f"InitProducerId: {answer.error_code.name}")
+    wire.close()

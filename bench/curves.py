@@ -1,4 +1,4 @@
-"""How cost grows: members, connections, partitions and groups at rest, brokers, primaries. Writes tables and plots.
+"""How cost grows: members, connections, what is at rest, brokers, primaries. Writes tables and plots.
 
 Each point is one measure on a cluster of its own, so that no point pays for what an earlier one left behind.
 """
@@ -58,6 +58,9 @@ CURVES: Final = {
         "Partitions at rest", "partitions", (1, 1_000, 10_000, 100_000), "at-rest --partitions {x}", _REST
     ),
     "groups-at-rest": Curve("Groups at rest", "groups", (1, 100, 1_000, 10_000), "at-rest --groups {x}", _REST),
+    "transactional-ids": Curve(
+        "Transactional ids without a transaction", "ids", (0, 1, 100, 10_000), "at-rest --transactional-ids {x}", _REST
+    ),
 }  # fmt: skip
 SCALED: Final = (
     ("heartbeats", "heartbeats --connections 128 --depth 4", _FLOOD),

@@ -16,7 +16,7 @@ from kio.static.constants import EntityType
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
-CREATE_TOPICS, DELETE_TOPICS = 19, 20
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 
 VERSIONS: Final = {
     PRODUCE: 8,
@@ -32,6 +32,7 @@ VERSIONS: Final = {
     SYNC_GROUP: 5,
     CREATE_TOPICS: 5,
     DELETE_TOPICS: 5,
+    INIT_PRODUCER_ID: 4,
 }
 """The version of each API that is spoken here; every endpoint is measured with the same ones."""
 

@@ -35,7 +35,7 @@ def test_commands_of_curves_are_measures(name: str) -> None:
         command = curves.CURVES[name].command.format(x=x)
         if command.startswith("at-rest"):
             options = at_rest.parse(command)
-            assert x in (options.partitions, options.groups)
+            assert x in (options.partitions, options.groups, options.transactional_ids)
         else:
             assert suite.parse(f"{command} --seconds 1", quick=False)[0] in measures.MEASURES
 
