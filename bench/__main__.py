@@ -13,13 +13,27 @@ import sys
 import time
 from typing import Final
 
-from bench import cold, curves, decoder, formats, incidents, join_one, key_order, mixed, spark_source, start, suite
+from bench import (
+    cold,
+    compaction,
+    curves,
+    decoder,
+    formats,
+    incidents,
+    join_one,
+    key_order,
+    mixed,
+    spark_source,
+    start,
+    suite,
+)
 from bench.endpoint import Endpoint
 from bench.measures import MEASURES, add_options
 
 _COMMANDS: Final = {
     "all": suite.main,
     "cold": cold.main,
+    "compaction": compaction.main,
     "curves": curves.main,
     "formats": formats.main,
     "join-one": join_one.main,
@@ -43,6 +57,7 @@ def parser() -> argparse.ArgumentParser:
         add_options(command)
     suite.add_options(commands.add_parser("all", help="our cluster and Apache Kafka, side by side"))
     cold.add_options(commands.add_parser("cold", help="old offsets from the archive, by three clients"))
+    compaction.add_options(commands.add_parser("compaction", help="one partition to the last value of each key"))
     curves.add_options(commands.add_parser("curves", help="cost by members, connections, partitions, brokers"))
     formats.add_options(commands.add_parser("formats", help="topics of format record beside format batch"))
     key_order.add_options(commands.add_parser("key-order", help="share consumers in order of each key"))
