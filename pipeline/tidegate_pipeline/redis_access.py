@@ -128,27 +128,6 @@ def kept_client(url: str, password_variable: str = "") -> Client:
     return client
 
 
-def shown(url: str) -> str:
-    """The address without its password."""
-    credentials, at, rest = url.rpartition("@")
-    if not at:
-        return url
-    scheme, separator, login = credentials.partition("://")
-    return f"{scheme}{separator}{login.partition(':')[0]}:***@{rest}"
-
-
-def has_password(url: str) -> bool:
-    """Whether an address holds one: options are shown, and pickled into tasks."""
-    return ":" in url.rpartition("@")[0].partition("://")[2]
-
-
-def check_option(url: str) -> str:
-    """An address that may be an option. Raises UsageError for one with a password."""
-    if has_password(url):
-        raise UsageError("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
-    return url
-
-
 def replid_at(client: Client, key: str) -> str:
     """`master_replid` of the server that has a key."""
     if isinstance(client, RedisCluster):

@@ -10,7 +10,7 @@ from typing import Final, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from tidegate_pipeline.redis_access import shown
+from tidegate_pipeline.addresses import shown
 from tidegate_pipeline.settings import PipelineSettings
 from tidegate_pipeline.sources.options import CONFIGURED, TopicOptions
 

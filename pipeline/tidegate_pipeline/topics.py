@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT, ClusterKeys, LogKeys
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import Client
+
+if TYPE_CHECKING:
+    from tidegate_pipeline.redis_access import Client
 
 _READY = "ready"
 _BITS_CONFIG: Final = "tidegate.sequence.bits"

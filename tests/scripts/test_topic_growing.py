@@ -13,7 +13,7 @@ from tests.support.topic_reads import archive_up_to
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.errors import DataLoss
-from tidegate_pipeline.sources.topic_source import Task
+from tidegate_pipeline.sources.topic_readers import Task
 
 Read = list[tuple[str, int, int]]
 

@@ -17,7 +17,8 @@ from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.redis_access import kept_client
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.batch_plan import plan_ranges
-from tidegate_pipeline.sources.topic_source import Task, TopicSource
+from tidegate_pipeline.sources.topic_readers import Task
+from tidegate_pipeline.sources.topic_source import TopicSource
 
 PARTITIONS = 1_000
 ROUND_TRIPS_MAX = 19

@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 from tests.support.topics import WrittenTopic
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.sources.topic_source import TopicSource, TopicStreamReader
+from tidegate_pipeline.sources.topic_readers import TopicStreamReader
+from tidegate_pipeline.sources.topic_source import TopicSource
 
 
 def source(valkey: ValkeyServer, **options: str) -> TopicSource:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.records.segments import Segment
 from tidegate_pipeline import settings
+from tidegate_pipeline.addresses import check_option
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Outcome
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Recompress, Shape, write_segment
@@ -28,7 +29,7 @@ from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_while_unavailable
+from tidegate_pipeline.redis_access import Client, connect_by_option, retry_while_unavailable
 from tidegate_pipeline.worker_heap import freeze_gc
 
 OPTIONS: Final = (

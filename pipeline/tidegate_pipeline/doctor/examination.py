@@ -14,11 +14,12 @@ import typer
 
 from tidegate.records.segment_file import open_archive
 from tidegate_pipeline import settings as pipeline_settings
+from tidegate_pipeline.addresses import shown
 from tidegate_pipeline.doctor import probe
 from tidegate_pipeline.doctor.findings import Finding, Severity, compared, of_redis
 from tidegate_pipeline.java import find_java, java_version
 from tidegate_pipeline.jobs.failures import cause_of
-from tidegate_pipeline.redis_access import connect, shown
+from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.session import log_file, spark_session
 from tidegate_pipeline.settings import PipelineSettings
 

@@ -12,6 +12,7 @@ import typer
 
 from tidegate.records.segments import below
 from tidegate_pipeline import settings as pipeline_settings
+from tidegate_pipeline.addresses import has_password
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.progress import Display
@@ -19,7 +20,7 @@ from tidegate_pipeline.jobs.running import Run, run_all
 from tidegate_pipeline.jobs.summary import plan_lines, summary_lines
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.query_metrics import QueryMetrics, serving
-from tidegate_pipeline.redis_access import connect, has_password, retry_while_unavailable
+from tidegate_pipeline.redis_access import connect, retry_while_unavailable
 from tidegate_pipeline.session import STDERR, log_file, spark_session
 from tidegate_pipeline.settings import PipelineSettings
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidegate.store.keys import ClusterKeys
+from tidegate_pipeline.addresses import check_option
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option, retry_while_unavailable
+from tidegate_pipeline.redis_access import Client, connect_by_option, retry_while_unavailable
 from tidegate_pipeline.replay.batches import TargetBatch, convert_batch, entries_of
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.target import Target

@@ -12,8 +12,9 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from tidegate.store.keys import ClusterKeys, ShardKeys, shard_of
+from tidegate_pipeline.addresses import shown
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import Client, retry_while_unavailable, shown
+from tidegate_pipeline.redis_access import Client, retry_while_unavailable
 from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource
 

@@ -23,9 +23,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from tidegate_pipeline.addresses import check_option
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, check_option, connect_by_option
+from tidegate_pipeline.redis_access import Client, connect_by_option
 from tidegate_pipeline.settings import load
 from tidegate_pipeline.sources.capped_streams import (
     CappedStreams,

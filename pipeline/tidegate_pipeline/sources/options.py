@@ -10,19 +10,23 @@ import json
 import re
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from tidegate.records.record import OPENED_BYTES_MAX
+from tidegate_pipeline.addresses import has_password
+from tidegate_pipeline.decode.schema import decoded_schema, ranges_schema, raw_schema
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import check_names, given_options
-from tidegate_pipeline.redis_access import has_password
 from tidegate_pipeline.sources.connector_options import from_connector
 from tidegate_pipeline.sources.durations import parse_duration
 from tidegate_pipeline.sources.offsets import RESERVED
 from tidegate_pipeline.topics import Condition
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _SIZE: Final = re.compile(r"(\d+) *([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
@@ -320,3 +324,12 @@ def _configured() -> dict[str, Any]:
     found = load()
     values = {option: attrgetter(setting)(found) for option, setting in CONFIGURED.items()}
     return {**values, "redis.url": found.redis.option_url}
+
+
+def schema_of(options: TopicOptions) -> StructType:
+    """The columns of the mode."""
+    if options.mode == "ranges":
+        return ranges_schema()
+    if options.mode == "raw":
+        return raw_schema(options.include_range)
+    return decoded_schema(options.include_headers)

@@ -1,88 +1,29 @@
 """`format("tidegate")`: topics, for batch queries and streams.
 
-Spark keeps a stream's reader in one helper process beside the driver, and reads in tasks from pickled copies of it:
-nothing that `latestOffset` remembers is there when a range is planned again after a restart, or read.
+Spark starts a process for each query that asks for the schema alone: readers and writers, with the clients of Redis and
+of brokers, are imported where they are made.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
-    InputPartition,
 )
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
-from pyspark.sql.types import StructType
 
-from tidegate_pipeline.decode.schema import RANGES_ARROW, decoded_schema, ranges_schema, raw_schema
-from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.sinks.sink_options import parse_sink_options
-from tidegate_pipeline.sources import starting
-from tidegate_pipeline.sources.access import Access
-from tidegate_pipeline.sources.batch_plan import appeared, grown, plan_ranges
-from tidegate_pipeline.sources.filters import Pushed
-from tidegate_pipeline.sources.offsets import Offsets, name_of_micro_batch
-from tidegate_pipeline.sources.options import TopicOptions, parse_options
-from tidegate_pipeline.sources.planning import PlannedRange, name_of
-from tidegate_pipeline.sources.splitting import pack
-from tidegate_pipeline.sources.sql_table import same_columns, table_options, with_table_options
-from tidegate_pipeline.sources.stream_plan import StreamPlan
+from tidegate_pipeline.sources.options import TopicOptions, parse_options, schema_of
+from tidegate_pipeline.sources.sql_table import table_options, with_table_options
 from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
-
-@dataclass(frozen=True)
-class Task(InputPartition):
-    """Ranges as Spark hands them to a task, small ones together; `plan` names what all tasks read."""
-
-    ranges: tuple[PlannedRange, ...]
-    plan: str
-    tails: tuple[int, ...] = ()
-    """Of a query up to the latest offsets: which ranges are the last of their partition."""
-    known: tuple[tuple[str, int], ...] | None = None
-    """Topic ids of all tasks and their numbers of partitions, for the task that looks for new partitions."""
-
-
-def _tasks(ranges: Sequence[PlannedRange], options: TopicOptions, plan: str) -> list[Task]:
-    return [Task(together, plan) for together in pack(ranges, options)]
-
-
-def _open_ended(tasks: Sequence[Task]) -> list[Task]:
-    last: dict[tuple[str, int], tuple[int, int]] = {}
-    partition_counts: dict[str, int] = {}
-    for at, task in enumerate(tasks):
-        for i, range_ in enumerate(task.ranges):
-            last[range_.topic_id, range_.partition] = at, i
-            partition_counts[range_.topic_id] = max(partition_counts.get(range_.topic_id, 0), range_.partition + 1)
-    tails = defaultdict[int, list[int]](list)
-    for at, i in last.values():
-        tails[at].append(i)
-    opened = [replace(task, tails=tuple(tails[at])) for at, task in enumerate(tasks)] or [Task((), "")]
-    return [*opened[:-1], replace(opened[-1], known=tuple(partition_counts.items()))]
-
-
-def _late(access: Access, task: Task) -> Iterator[PlannedRange]:
-    if task.tails:
-        yield from grown(access, [task.ranges[i] for i in task.tails])
-    if task.known is not None:
-        yield from appeared(access, dict(task.known))
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 
 @reports_one_line
@@ -97,25 +38,31 @@ class TopicSource(DataSource):
     def schema(self) -> StructType:
         """The columns of the mode. Raises UsageError."""
         freeze_gc()
-        return with_table_options(_schema(self._options()), dict(self.options))
+        return with_table_options(schema_of(self._options()), dict(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For batch queries."""
+        from tidegate_pipeline.sources.topic_readers import FilteringBatchReader, TopicBatchReader
+
         options = self._options(schema)
         return (FilteringBatchReader if options.push_filters else TopicBatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For streams."""
+        from tidegate_pipeline.sources.topic_readers import TopicStreamReader
+
         return TopicStreamReader(self._options(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For `df.write`. Raises UsageError."""
-        from tidegate_pipeline.sinks.topic_writer import TopicWriter  # with its producer: no reader needs it
+        from tidegate_pipeline.sinks.sink_options import parse_sink_options
+        from tidegate_pipeline.sinks.topic_writer import TopicWriter
 
         return TopicWriter(parse_sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For `writeStream`. Raises UsageError."""
+        from tidegate_pipeline.sinks.sink_options import parse_sink_options
         from tidegate_pipeline.sinks.topic_writer import TopicStreamWriter
 
         return TopicStreamWriter(parse_sink_options(self.options), schema, overwrite)
@@ -127,139 +74,3 @@ class TopicSource(DataSource):
 
 def _lowered(options: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
-
-
-def _schema(options: TopicOptions) -> StructType:
-    if options.mode == "ranges":
-        return ranges_schema()
-    if options.mode == "raw":
-        return raw_schema(options.include_range)
-    return decoded_schema(options.include_headers)
-
-
-@reports_one_line
-class _RangeReader:
-    """What batch queries and streams share: options, the connection of the process, and the reading of a range."""
-
-    def __init__(self, options: TopicOptions, schema: StructType) -> None:
-        if not same_columns(schema, _schema(options)):
-            raise UsageError("the schema of tidegate is fixed by mode, includeHeaders and includeRange")
-        self._options = options
-        self._access = Access(options)
-        self._arrow_schema = _arrow_schema(_schema(options))
-        freeze_gc()
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a task's ranges, each Arrow batch with exactly the declared schema. Runs in a task."""
-        if not isinstance(partition, Task):
-            return  # Spark's stand-in where nothing was planned
-        if self._options.mode == "ranges":
-            yield _unread(self._options, partition)
-            return
-        from tidegate_pipeline.sources.tasks import (
-            arrow_rows,  # decodes: planning, a process of its own each time, does not
-        )
-
-        access = Access.kept(self._options)
-        try:
-            late = list(_late(access, partition))
-            for range_ in (range_ for range_ in (*partition.ranges, *late) if range_.start < range_.end):
-                for batch in arrow_rows(access, range_, partition.plan):
-                    yield batch.cast(self._arrow_schema)
-        finally:
-            freeze_gc()
-
-
-def _unread(options: TopicOptions, task: Task) -> pa.RecordBatch:
-    """What a sink needs to read a task's raw rows, without holes, where it writes them."""
-    raw = options.model_copy(update={"mode": "raw", "include_range": True})
-    rows = [{"range": pickle.dumps((raw, range_, task.plan))} for range_ in task.ranges]
-    return pa.RecordBatch.from_pylist(rows, schema=RANGES_ARROW)
-
-
-def _arrow_schema(schema: StructType) -> pa.Schema:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
-
-
-@reports_one_line
-class TopicBatchReader(_RangeReader, DataSourceReader):
-    """One query over a range that is fixed when it is planned."""
-
-    def __init__(self, options: TopicOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        self._pushed = Pushed()
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """The tasks. Those up to the latest offsets read on to what is the latest when they run: see `Task.tails`."""
-        is_open_ended = self._options.is_open_ended
-        ranges = plan_ranges(self._access, self._pushed, with_empty=is_open_ended)
-        tasks = _tasks(ranges, self._options, name_of(ranges))
-        return _open_ended(tasks) if is_open_ended else tasks
-
-
-@reports_one_line
-class FilteringBatchReader(TopicBatchReader):
-    """With the option pushFilters only: Spark 4.3 keeps one plan for all queries of a DataFrame (decision 0021).
-
-    Spark refuses a reader with `pushFilters` where `spark.sql.python.filterPushdown.enabled` is not set.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Use filters on topic, partition, offset and time; gives back what Spark is to evaluate."""
-        return list(self._pushed.take(filters, self._options.mode))
-
-
-@reports_one_line
-class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream: micro-batches of ranges that follow each other."""
-
-    def __init__(self, options: TopicOptions, schema: StructType) -> None:
-        super().__init__(options, schema)
-        ends = (options.ending_offsets, options.ending_timestamp, options.ending_by_timestamp)
-        if any(end is not None for end in ends):
-            raise UsageError("endingOffsets and the like are for batch queries; a stream ends with availableNow")
-        self._plan = StreamPlan(self._access)
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins."""
-        return starting.initial_offsets(self._access, "latest").to_json()
-
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """In records or in bytes, by the options."""
-        if self._options.bytes_per_trigger is not None:
-            return ReadMaxBytes(self._options.bytes_per_trigger)
-        return ReadMaxRows(self._options.offsets_per_trigger or 0)
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now is all that the query will read."""
-        self._plan.fix_target()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends."""
-        most, by_records = None, False
-        if isinstance(limit, ReadMaxRows):
-            most, by_records = limit.max_rows, True
-        elif isinstance(limit, ReadMaxBytes):
-            most = limit.max_bytes
-        elif not isinstance(limit, ReadAllAvailable):
-            raise UsageError(f"{type(limit).__name__} is no limit that tidegate knows")
-        return self._plan.next_offsets(Offsets.from_json(start), most, by_records).to_json()
-
-    def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs at the last planning, and figures, for the query's progress."""
-        return self._plan.progress()
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of a micro-batch: from its offsets alone."""
-        begin, stop = Offsets.from_json(start), Offsets.from_json(end)
-        return _tasks(self._plan.ranges(begin, stop), self._options, name_of_micro_batch(begin, stop))
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """A micro-batch ended. Spark may leave this out, so only figures depend on it."""
-        self._plan.count_corrupt()
-
-    def stop(self) -> None:
-        """End the connection."""
-        self._access.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -156,3 +158,16 @@ def test_options_of_the_kafka_connector_are_known() -> None:
 )
 def test_ending_options_fix_the_end_of_a_query(given: dict[str, str], is_open: bool) -> None:
     assert parse_options({"subscribe": "orders", "redis.url": URL, **given}).is_open_ended is is_open
+
+
+def test_schema_of_a_query_needs_no_client_of_redis() -> None:
+    code = (
+        "import sys\n"
+        "from tidegate_pipeline.sources.topic_source import TopicSource\n"
+        "TopicSource({'subscribe': 't', 'redis.url': 'redis://r'}).schema()\n"
+        "print(*sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(found.stdout.split())
+    assert "tidegate_pipeline.sources.options" in loaded
+    assert not loaded & {"redis", "aiokafka", "tidegate_pipeline.sources.topic_readers"}

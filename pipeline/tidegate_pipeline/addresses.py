@@ -1,0 +1,26 @@
+"""Addresses of Redis as text; nothing here connects, so what only checks options starts without Redis' client."""
+
+from __future__ import annotations
+
+from tidegate_pipeline.errors import UsageError
+
+
+def shown(url: str) -> str:
+    """The address without its password."""
+    credentials, at, rest = url.rpartition("@")
+    if not at:
+        return url
+    scheme, separator, login = credentials.partition("://")
+    return f"{scheme}{separator}{login.partition(':')[0]}:***@{rest}"
+
+
+def has_password(url: str) -> bool:
+    """Whether an address holds one: options are shown, and pickled into tasks."""
+    return ":" in url.rpartition("@")[0].partition("://")[2]
+
+
+def check_option(url: str) -> str:
+    """An address that may be an option. Raises UsageError for one with a password."""
+    if has_password(url):
+        raise UsageError("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
+    return url
