@@ -17,8 +17,9 @@ from tidegate_pipeline.sources.options import CONFIGURED, TopicOptions
 _HEAD: Final = """\
 # Settings of the pipeline
 
-A TOML file (`--config`; [an example](pipeline.toml)) has a table a section; `TIDEGATE_PIPELINE_*` wins over it. Where
-a broker has the same setting, its variable is the default.
+A TOML file (`--config`; [an example](pipeline.toml)) has a table for each section. Environment variables win over it:
+`archive.segment_bytes` is `TIDEGATE_PIPELINE_ARCHIVE_SEGMENT_BYTES`. Where a broker has the same setting, its variable
+is the default.
 (Written by `make docs` from `pipeline/tidegate_pipeline/settings.py`.)
 """
 _TAIL: Final = """
