@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,10 +14,11 @@ from tests.support.whole_broker import WholeBroker
 from tidegate.errors import StoreUnavailable
 from tidegate.records.control import Marker, MarkerType
 from tidegate.settings import Settings
+from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.transactions import completion
 from tidegate.transactions.model import State, TransactionPartition
-from tidegate.transactions.sweep import TransactionSweep
+from tidegate.transactions.sweep import TAKE_DUE_TRANSACTIONS, TransactionSweep
 
 E = ErrorCode
 
@@ -68,6 +70,25 @@ async def test_log_80_sweep_leaves_a_transaction_in_time(brokers: Brokers) -> No
         brokers.all[0].context.transactions.records.keys("default", "T")
     )
     assert await _state(brokers.all[0]) is State.ONGOING
+
+
+@pytest.mark.parametrize(("is_preferred", "expected"), [(True, 10), (False, 2)])
+async def test_sweep_asks_shards_of_other_brokers_less_often(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, is_preferred: bool, expected: int
+) -> None:
+    await brokers.producer().init()
+    store, asked = brokers.all[1].store, list[Script]()
+    run = store.run
+
+    async def counted(script: Script, *args: Any, **options: Any) -> Any:
+        asked.append(script)
+        return await run(script, *args, **options)
+
+    monkeypatch.setattr(store, "run", counted)
+    sweep = TransactionSweep(store, brokers.all[1].context.transactions, lambda shard: is_preferred)
+    for _ in range(10):
+        await sweep.sweep()
+    assert asked.count(TAKE_DUE_TRANSACTIONS) == expected
 
 
 async def test_log_83_broker_dies_between_decision_and_markers(
