@@ -1,4 +1,4 @@
-"""The entry of the `tidegate` command and of `python -m tidegate`: a broker at once, or the whole command line."""
+"""The entry of the `tidegate` command and of `python -m tidegate`: `serve` and `dev` at once, or the command line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from tidegate import serve
 
 
 def main() -> None:
-    """Run `serve` without the command line's imports, and whatever else, its help included, with them."""
+    """Run `serve` and `dev` without the command line's imports, and whatever else, their help included, with them."""
     command, *arguments = sys.argv[1:] or [""]
-    options = serve.parse(arguments) if command == "serve" else None
-    if options is not None:
-        serve.main(options)
+    if command == "serve" and (serve_options := serve.parse(arguments)) is not None:
+        serve.main(serve_options)
         return
+    if command == "dev":
+        from tidegate.cli.dev import command as dev
+
+        if (dev_options := dev.parse(arguments)) is not None:
+            dev.main(dev_options)
+            return
     from tidegate.command_line import command_line
 
     command_line(prog_name="tidegate")

@@ -13,13 +13,13 @@ import uvloop
 
 import tidegate
 from tidegate.broker import build
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.host import HostProcess
 from tidegate.process import Signals, bind
 from tidegate.server.listener import Server
 from tidegate.server.ports import Ports
 from tidegate.settings import Settings, warn_of_former_settings
-from tidegate.startup import GC_THRESHOLDS
+from tidegate.startup import GC_THRESHOLDS, CannotStart
 from tidegate.store.addresses import without_password
 from tidegate.store.store import Store
 from tidegate.telemetry import logs as logging_setup

@@ -27,7 +27,7 @@ from tidegate.cluster.resource_configs import BROKER as BROKER_CONFIGS
 from tidegate.cluster.resource_configs import ResourceConfigs
 from tidegate.cluster.server_check import check_server
 from tidegate.diagnosis.state_log import StateLog
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.groups import retention as offsets_retention
 from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
 from tidegate.groups.delayed_heartbeats import DelayedHeartbeats
@@ -57,6 +57,7 @@ from tidegate.security.security import Security
 from tidegate.server.checked_apis import checked_apis
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.addresses import without_password
 from tidegate.store.memory_pressure import MEASURE_INTERVAL_MS
 from tidegate.store.store import Store
@@ -300,8 +301,8 @@ class Broker:
         try:
             await self.store.start()
         except StoreUnavailable as error:
-            address = without_password(self.settings.redis_url)
-            raise CannotStart(f"Redis is not reachable at {address}: {error}") from None
+            url = without_password(self.settings.redis_url)
+            raise CannotStart(f"Redis is not reachable at {url}: {error}") from None
         await check_server(self.store, self.settings)
 
     async def _started(self, service: Service) -> None:
@@ -375,9 +376,8 @@ class Broker:
     async def drain(self) -> None:
         """Move clients to other brokers within `shutdown_timeout_ms`, without a rebalance of any group.
 
-        The broker first becomes not ready and marks its lease as draining, so that others no longer name it; then it
-        answers long polls and closes connections one by one. Parked joins and syncs wait until the budget ends; the
-        members of those then aborted keep their membership in Redis.
+        The broker becomes not ready and marks its lease as draining, so that others no longer name it; then it answers
+        long polls and closes connections one by one. Joins and syncs stay parked until then; members remain in Redis.
         """
         settings = self.settings
         ends_s = self._clock() + settings.shutdown_timeout_ms / 1000

@@ -393,7 +393,3 @@ class StoreUnavailable(CoordinatorNotAvailable):
 
     Group APIs answer its code; the log's handlers map it to a code that is retriable there.
     """
-
-
-class CannotStart(Exception):
-    """This process cannot start; the message is one line for people, the exit code 2."""

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from types import FrameType, TracebackType
 from typing import Any, Final, NoReturn
 
-from tidegate.errors import CannotStart
-from tidegate.startup import dies_with_parent
+from tidegate.startup import CannotStart, dies_with_parent
 
 _HANDLED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
 FAILED: Final = 1

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.errors import CannotStart
 from tidegate.memory import cgroup_limit
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 REPORT_INTERVAL_MS: Final = 250
 SILENT_S: Final = 2.0

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 
 logger = structlog.get_logger()
 

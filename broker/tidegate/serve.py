@@ -36,20 +36,11 @@ class ServeOptions:
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
     """The options after `serve`; None for whatever the full command line answers: `--help`, and what is wrong."""
-    names = {f"--{name.replace('_', '-')}": name for name in OPTIONS}
-    options, left = ServeOptions(), iter(arguments)
-    for argument in left:
-        option, equals, value = argument.partition("=")
-        if option != "--set" and option not in names:
-            return None
-        given = value if equals else next(left, None)
-        if given is None:
-            return None
-        if option == "--set":
-            options.assignments.append(given)
-        else:
-            options.settings[names[option]] = given
-    return options
+    given = startup.given_options(arguments, (*OPTIONS, "set"))
+    if given is None:
+        return None
+    assignments = [value for name, value in given if name == "set"]
+    return ServeOptions({name: value for name, value in given if name != "set"}, assignments)
 
 
 def warm_up() -> None:

@@ -1,4 +1,4 @@
-"""What the process of a broker sets before its imports, and that it ends when its parent does."""
+"""What a process needs before its imports: its options, settings of the interpreter, an end with its parent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 UNUSED: Final = ("greenlet", "hypothesis", "rich", "twisted")
@@ -18,6 +18,30 @@ GC_THRESHOLDS: Final = (50_000, 20, 100)
 """Imports and event-loop ticks allocate more objects than the default threshold of 700, and reference counting frees
 them."""
 _PR_SET_PDEATHSIG: Final = 1
+
+
+class CannotStart(Exception):
+    """This process cannot start; the message is one line for people, the exit code 2."""
+
+
+def given_options(arguments: Sequence[str], names: Collection[str]) -> list[tuple[str, str]] | None:
+    """(Name, value) of each option `--name value` or `--name=value`; None if there is anything else.
+
+    Names have underscores for the hyphens of their options. Whatever gets None is for the full command line: `--help`,
+    completion, and mistakes.
+    """
+    options = {f"--{name.replace('_', '-')}": name for name in names}
+    given: list[tuple[str, str]] = []
+    left = iter(arguments)
+    for argument in left:
+        option, equals, value = argument.partition("=")
+        if option not in options:
+            return None
+        found = value if equals else next(left, None)
+        if found is None:
+            return None
+        given.append((options[option], found))
+    return given
 
 
 def prepare() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import tidegate
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

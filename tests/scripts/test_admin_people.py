@@ -21,7 +21,6 @@ from jwt.algorithms import RSAAlgorithm
 
 from tests.support.whole_broker import WholeBroker
 from tidegate.audit.trail import AuditTrail
-from tidegate.errors import CannotStart
 from tidegate.http import routes
 from tidegate.http.access import Access
 from tidegate.http.health import Health
@@ -31,6 +30,7 @@ from tidegate.http.secrets import Role, Secrets
 from tidegate.http.sessions import COOKIE
 from tidegate.security.users import Users
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 ROLES = "User:vera=viewer;User:otto=operator;User:ada=admin;User:anna=operator;User:alma=admin"

@@ -22,8 +22,9 @@ from tidegate.cli.client.backup_restore import Restore
 from tidegate.cli.failures import DONE, FAILED, CommandFailed
 from tidegate.cli.main import command_line
 from tidegate.cluster.identity import open_cluster
-from tidegate.errors import CannotStart, OffsetOutOfRange
+from tidegate.errors import OffsetOutOfRange
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 OTHER = "other"

@@ -14,7 +14,7 @@ import structlog
 
 from tests.support.logs import TOPIC, append, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive, publish, write_segment
-from tidegate.errors import CannotStart, KafkaStorageError, OffsetOutOfRange
+from tidegate.errors import KafkaStorageError, OffsetOutOfRange
 from tidegate.log import archive_files
 from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.logs import Logs
@@ -24,6 +24,7 @@ from tidegate.records.batch import Batch
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 COUNT = 40

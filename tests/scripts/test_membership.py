@@ -12,8 +12,9 @@ import pytest
 from tests.support.clock import SteppedClock
 from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease, LeaseEvents, State
 from tidegate.cluster.drains import request_drain
-from tidegate.errors import BrokerIdNotRegistered, CannotStart
+from tidegate.errors import BrokerIdNotRegistered
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 GONE_MS, SUSPECT_MS, REUSE_MS = 10_000, 750, 60_000

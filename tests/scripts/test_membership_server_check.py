@@ -10,8 +10,8 @@ import pytest
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster import server_check
 from tidegate.cluster.server_check import UnsuitedRedis, check_server
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.node import Node
 from tidegate.store.store import Store
 

@@ -19,9 +19,10 @@ from tests.support.tls import Authority, TlsServer, tls_server_binary
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
-from tidegate.errors import CannotStart, NotEnoughReplicasAfterAppend, StoreUnavailable
+from tidegate.errors import NotEnoughReplicasAfterAppend, StoreUnavailable
 from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.keys import ClusterKeys
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure

@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.tls import Authority, TlsServer, tls_server_binary
 from tests.support.valkey import ValkeyServer
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.primary import find_primary
 from tidegate.store.store import Store
 

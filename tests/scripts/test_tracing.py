@@ -18,10 +18,10 @@ from tests.support.whole_broker import WholeBroker
 from tests.support.whole_broker import request as asked
 from tests.support.wire import RawClient
 from tidegate.apis import registry
-from tidegate.errors import CannotStart
 from tidegate.server.listener import Server
 from tidegate.server.pending_request import PendingRequest
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 from tidegate.tracing import Tracing
 

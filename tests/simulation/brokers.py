@@ -11,9 +11,10 @@ from tests.simulation.network import Network
 from tests.simulation.redis_link import SimRedis
 from tidegate.broker import Broker as BuiltBroker
 from tidegate.broker import build
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.process import ProcessUse
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 RESTART_S: Final = 1.0

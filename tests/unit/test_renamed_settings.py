@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidegate.cli import options
-from tidegate.errors import CannotStart
 from tidegate.renamed_settings import REMOVED, RENAMED
 from tidegate.settings import Settings, removed_variables, renamed_variables, warn_of_former_settings
+from tidegate.startup import CannotStart
 
 
 @pytest.mark.parametrize(("old", "new"), RENAMED.items())

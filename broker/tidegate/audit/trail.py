@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks

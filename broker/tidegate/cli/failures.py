@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-import ssl
 import sys
 from collections.abc import Callable
 from typing import Final
 
-import typer
+from tidegate.startup import CannotStart
 
 DONE: Final = 0
 BAD_NEWS: Final = 1
@@ -33,6 +32,8 @@ class CommandFailed(Exception):
 
 def describe_os_error(error: OSError) -> str:
     """The operating system's message, such as `Connection refused`, also when asyncio has replaced it."""
+    import ssl  # imported on failure only, because it is large
+
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -46,23 +47,11 @@ def reporting(run: Callable[[], None]) -> None:
     try:
         run()
         sys.stdout.flush()
-    except typer.Exit:
-        raise
-    except CommandFailed as failure:
-        _fail(failure)
+    except (CannotStart, CommandFailed) as failure:
+        print(f"tidegate: {failure}", file=sys.stderr)  # noqa: T201 - this is where commands report
+        sys.exit(FAILED)
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python's final flush fails
-        raise typer.Exit(DONE) from None
-    except Exception as error:
-        from tidegate.errors import CannotStart  # imported on failure only, because it is slow
-
-        if not isinstance(error, CannotStart):
-            raise
-        _fail(error)
-
-
-def _fail(error: Exception) -> None:
-    typer.echo(f"tidegate: {error}", err=True)
-    raise typer.Exit(FAILED)
+        sys.exit(DONE)

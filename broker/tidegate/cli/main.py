@@ -25,6 +25,7 @@ from tidegate.cli.commands import top as top_command
 from tidegate.cli.commands import topics as topic_commands
 from tidegate.cli.commands import transactions as transaction_commands
 from tidegate.cli.commands import users as user_commands
+from tidegate.cli.dev import command as dev_command
 from tidegate.cli.failures import reporting
 
 command_line = typer.Typer(
@@ -73,30 +74,24 @@ def version() -> None:
 
 @command_line.command()
 def dev(
-    brokers: Annotated[int, typer.Option(min=1, max=64, help="Broker processes.")] = 3,
-    port: Annotated[int, typer.Option(min=1, max=65_535, help="Port of the first; the others follow.")] = 9092,
+    brokers: Annotated[int, typer.Option(min=1, max=dev_command.BROKERS_MAX, help="Broker processes.")] = 3,
+    port: Annotated[
+        int, typer.Option(min=1, max=dev_command.PORT_MAX, help="Port of the first; the others follow.")
+    ] = 9092,
     data: Annotated[Path | None, typer.Option(help="Keep the data in this directory between runs.")] = None,
-    admin_port: Annotated[int, typer.Option(min=1, max=65_535, help="Admin HTTP port of the first.")] = 8080,
+    admin_port: Annotated[
+        int, typer.Option(min=1, max=dev_command.PORT_MAX, help="Admin HTTP port of the first.")
+    ] = 8080,
     redis_url: Annotated[str | None, typer.Option(help="Use this Redis or Valkey instead of the embedded one.")] = None,
     redis_port: Annotated[
-        int | None, typer.Option(min=1, max=65_535, help="Port of the embedded server.  [default: 6379, or a free one]")
+        int | None,
+        typer.Option(
+            min=1, max=dev_command.PORT_MAX, help="Port of the embedded server.  [default: 6379, or a free one]"
+        ),
     ] = None,
 ) -> None:
     """Run Valkey and several brokers here, until Ctrl-C."""
-    from tidegate.cli import options
-    from tidegate.cli.dev import command
-    from tidegate.errors import CannotStart
-
-    def start() -> None:
-        if redis_url is not None and (data is not None or redis_port is not None):
-            raise CannotStart("--redis-url uses a server that runs already: --data and --redis-port are not for it")
-        options.load({"redis_url": redis_url})
-        if port + brokers > 65_536 or admin_port + brokers > 65_536:
-            raise CannotStart(f"{brokers} ports do not fit from --port {port} and --admin-port {admin_port} on")
-        directory = data.absolute() if data is not None else None
-        command.run(command.DevOptions(brokers, port, admin_port, directory, redis_url, redis_port))
-
-    reporting(start)
+    dev_command.main(dev_command.DevOptions(brokers, port, admin_port, data, redis_url, redis_port))
 
 
 @command_line.command()

@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from tidegate.errors import CannotStart
 from tidegate.renamed_settings import REMOVED, RENAMED
 from tidegate.settings import SECRETS, SECRETS_DIR, Settings, removed_variables, renamed_variables, secrets_folder
+from tidegate.startup import CannotStart
 from tidegate.store.addresses import parse_redis_url, without_password
 
 PREFIX: Final = "TIDEGATE_"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tidegate.cluster.listeners import Listener
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 
 _ANY_ADDRESS: Final = ("", "0.0.0.0", "::", "[::]")  # noqa: S104 - to refuse them
 _ORDINAL: Final = "{ordinal}"

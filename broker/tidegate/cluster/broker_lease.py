@@ -24,8 +24,9 @@ import tidegate
 from tidegate.cluster.clean_shutdown import begin_serving, can_note
 from tidegate.cluster.identity import open_cluster
 from tidegate.cluster.listeners import single_listeners
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks

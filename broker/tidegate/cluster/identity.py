@@ -6,8 +6,9 @@ import base64
 import uuid
 from typing import Final
 
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 

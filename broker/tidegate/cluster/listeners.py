@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.errors import CannotStart
 from tidegate.process_settings import AddressMode
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 _LISTENER: Final = re.compile(r"(?P<name>[\w-]+)://(?P<host>\[[^\]]*\]|[^:/\[\]]*):(?P<port>[^/\s]+)")
 _PAIR: Final = re.compile(r"(?P<name>[\w-]+):(?P<value>\w+)")

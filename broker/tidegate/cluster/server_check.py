@@ -9,8 +9,9 @@ from typing import Final
 
 import structlog
 
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure, Moved, Ok, outcome_of_call
 from tidegate.store.scripts import Script

@@ -17,10 +17,10 @@ from urllib.parse import quote_plus, urlencode
 import aiohttp
 import structlog
 
-from tidegate.errors import CannotStart
 from tidegate.http.sessions import Sessions
 from tidegate.security.identity import Identity
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 if TYPE_CHECKING:
     from tidegate.security.oauth import TokenValidator

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from aiohttp import web
 
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
 from tidegate.http.secrets import Role, Secrets
 from tidegate.security.identity import DEFAULT_ORG, Identity
 from tidegate.security.users import Users
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 if TYPE_CHECKING:
     from tidegate.security.oauth import TokenValidator

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from tidegate.errors import CannotStart
 from tidegate.memory import shares_of
 from tidegate.records.segments import Segment, SegmentUnreadable
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.telemetry import declared
 from tidegate.telemetry.metrics import metrics
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.errors import CannotStart
 from tidegate.security.acls import CLUSTER_NAME, OPERATIONS_OF, Decision, Operation, ResourceType
 from tidegate.security.rules import AccessRules
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 REMEMBERED_MAX: Final = 50_000
 """Decisions that are remembered until the rules change; about 200 bytes each."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 DEFAULT_ORG: Final = "default"

@@ -11,9 +11,9 @@ import aiohttp
 import jwt
 import structlog
 
-from tidegate.errors import CannotStart
 from tidegate.security.identity import ORG_PATTERN, Identity
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.batching import SingleFlight
 from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 

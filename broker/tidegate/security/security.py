@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidegate.cluster.listeners import listeners_of
-from tidegate.errors import CannotStart
 from tidegate.security.authorizer import Authorizer
 from tidegate.security.identity import PrincipalRules
 from tidegate.security.rules import AccessRules
 from tidegate.security.session import MakeAuthentication
 from tidegate.security.users import Users
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
 

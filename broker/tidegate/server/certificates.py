@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 logger = structlog.get_logger()
 

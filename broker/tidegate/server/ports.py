@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from tidegate.cluster.addresses import Endpoints, advertised_endpoints
 from tidegate.cluster.listeners import listeners_of
-from tidegate.errors import CannotStart
 from tidegate.server.certificates import Certificates
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 
 class Ports:

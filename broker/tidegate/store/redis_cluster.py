@@ -14,7 +14,8 @@ from typing import Any, Final
 import hiredis
 import structlog
 
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
+from tidegate.startup import CannotStart
 from tidegate.store.addresses import Address, Topology
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.node import Find, Lane, Node

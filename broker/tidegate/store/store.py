@@ -14,9 +14,10 @@ from typing import Any, Final
 import hiredis
 import structlog
 
-from tidegate.errors import CannotStart, StoreUnavailable, from_code
+from tidegate.errors import StoreUnavailable, from_code
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.cached_keys import CachedKeys
 from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ssl
 from typing import Any, Final
 
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 from tidegate.store.addresses import Topology
 
 SPEAKS_TLS: Final = "if it speaks TLS: rediss:// instead of redis://"

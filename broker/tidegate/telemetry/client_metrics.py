@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.errors import CannotStart, InvalidConfig, InvalidRecord, InvalidRequest
+from tidegate.errors import InvalidConfig, InvalidRecord, InvalidRequest
+from tidegate.startup import CannotStart
 
 INTERVAL: Final = "interval.ms"
 METRICS: Final = "metrics"

@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from tidegate.cli.options import load, unknown_variables
-from tidegate.errors import CannotStart
 from tidegate.http import routes
 from tidegate.http.access import HEADERS, Access, FailedLogins
 from tidegate.http.health import Health
 from tidegate.http.secrets import Role, Secrets
 from tidegate.http.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions
 from tidegate.settings import SECRETS, Settings
+from tidegate.startup import CannotStart
 
 TOKEN, PASSWORD, VIEW = "t" * 16, "correct horse", "v" * 16
 ALL = Secrets(TOKEN, PASSWORD, VIEW)

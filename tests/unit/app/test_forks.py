@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 PARENT = """
 import os, signal, sys, time
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 from tidegate.forks import Forks
 
 def refused():

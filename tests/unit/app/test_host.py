@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tidegate.errors import CannotStart
 from tidegate.host import SILENT_S, HostPage, HostProcess, of_process
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 
 def changed(ordinal: int, limit: int | None = None, **settings: Any) -> dict[str, Any]:

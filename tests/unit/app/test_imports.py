@@ -74,3 +74,17 @@ def test_imports_of_the_admin_http_leave_out_the_command_line(valkey: ValkeyServ
     assert "aiohttp.web" in loaded
     assert not packages(loaded) & {"click", "cryptography", "hypothesis", "jinja2", "redis", "rich", "textual", "typer"}
     assert len(foreign(loaded)) <= ADMIN_FOREIGN_MODULES_MAX
+
+
+def test_imports_of_dev_are_the_standard_library() -> None:
+    code = """
+import sys
+before = set(sys.modules)
+import tidegate.__main__, tidegate.cli.dev.command
+print(*set(sys.modules) - before)
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(found.stdout.split())
+
+    assert packages(loaded) - sys.stdlib_module_names == {"tidegate"}
+    assert not packages(loaded) & {"asyncio", "email", "http", "ssl"}

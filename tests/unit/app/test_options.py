@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.cli import options
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 
 def test_option_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

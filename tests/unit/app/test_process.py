@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tidegate.errors import CannotStart
 from tidegate.process import LoopLag, bind
+from tidegate.startup import CannotStart
 
 
 def test_port_0_takes_a_free_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.cli.dev import running
 from tidegate.cli.dev.running import DevCluster
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 
 
 @pytest.fixture(autouse=True)

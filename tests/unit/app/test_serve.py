@@ -1,11 +1,13 @@
-"""`tidegate serve` without the command line: the same options, and the command line for everything else."""
+"""`tidegate serve` and `dev` without the command line: the same options, and the command line for everything else."""
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +15,59 @@ from typer.main import get_command
 
 from tidegate import serve, startup
 from tidegate.__main__ import main
+from tidegate.cli.dev import command as dev
 from tidegate.command_line import command_line
 
 
-def test_options_are_those_of_the_command_line() -> None:
+def declared_options(name: str) -> dict[str, Any]:
+    """The options that the command line has for a command, with their defaults."""
     command: Any = get_command(command_line)
-    declared = {name for one in command.commands["serve"].params for name in one.opts if one.name != "help"}
+    return {option: one.default for one in command.commands[name].params for option in one.opts if one.name != "help"}
 
-    assert {f"--{name.replace('_', '-')}" for name in serve.OPTIONS} | {"--set"} == declared
+
+def test_options_are_those_of_the_command_line() -> None:
+    assert {f"--{name.replace('_', '-')}" for name in serve.OPTIONS} | {"--set"} == set(declared_options("serve"))
+
+
+def test_dev_options_are_those_of_the_command_line() -> None:
+    defaults = dataclasses.asdict(dev.DevOptions())
+
+    assert {f"--{name.replace('_', '-')}": value for name, value in defaults.items()} == declared_options("dev")
+
+
+def test_dev_parse_every_option() -> None:
+    given = "--brokers 2 --port=1 --admin-port 65535 --data d --redis-url redis://h:1/0 --redis-port 7"
+
+    assert dev.parse(given.split()) == dev.DevOptions(2, 1, 65_535, Path("d"), "redis://h:1/0", 7)
+    assert dev.parse([]) == dev.DevOptions()
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--port", "--port x", "--port 0", "--brokers 65", "--set a=b", "here"])
+def test_dev_parse_leaves_help_and_mistakes_to_the_command_line(arguments: str) -> None:
+    assert dev.parse(arguments.split()) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dev.DevOptions(redis_url="redis://h:1/0", data=Path("d")), "--redis-url uses a server that runs already"),
+        (dev.DevOptions(redis_url="redis://h:1/0", redis_port=7), "--redis-url uses a server that runs already"),
+        (dev.DevOptions(brokers=2, port=65_535), "2 ports do not fit from --port 65535"),
+        (dev.DevOptions(brokers=2, admin_port=65_535), "2 ports do not fit from --port 9092"),
+    ],
+)
+def test_dev_conflicting_options_are_one_line(
+    options: dev.DevOptions, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        dev.main(options)
+
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith(f"tidegate: {message}")
+
+
+def test_dev_data_directory_is_absolute() -> None:
+    assert dev.DevOptions(brokers=1, port=65_535, data=Path("d")).checked().data == Path.cwd() / "d"
 
 
 def test_parse_values_beside_or_behind_options() -> None:

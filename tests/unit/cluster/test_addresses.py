@@ -6,8 +6,8 @@ import pytest
 
 from tidegate.cluster.addresses import advertised_endpoints
 from tidegate.cluster.listeners import listeners_of
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 ANY = "0.0.0.0"
 HERE = {"host": "10.0.0.5"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tidegate.cluster.listeners import listeners_of, single_listeners
-from tidegate.errors import CannotStart
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 TLS = {"ssl_certificate_file": "c.pem"}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.errors import CannotStart
 from tidegate.security.identity import PrincipalRules, distinguished_name
+from tidegate.startup import CannotStart
 
 SUBJECT = "CN=kafka-client,OU=Payments,O=Acme,C=DE"
 

@@ -22,12 +22,12 @@ from tests.support.samples import sample
 from tests.support.wire import RawClient
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
-from tidegate.errors import CannotStart
 from tidegate.process import bind
 from tidegate.server import limits
 from tidegate.server.certificates import Certificates
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
+from tidegate.startup import CannotStart
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 FETCHES: Any = sample(FetchRequest)

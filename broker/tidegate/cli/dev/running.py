@@ -36,7 +36,7 @@ def directory() -> Path:
     found.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = found.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-        from tidegate.errors import CannotStart  # imported late, because it is slow
+        from tidegate.startup import CannotStart
 
         raise CannotStart(f"{found} belongs to someone else or is writable by others")
     return found
