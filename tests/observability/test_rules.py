@@ -212,20 +212,20 @@ def test_dashboards_of_other_exporters_bring_data(live: Live, query: str) -> Non
 
 async def test_hand_over_shows_no_series_twice(live: Live) -> None:
     """The broker that tells goes; the other one begins when Prometheus has let the old series go."""
-    teller = next(
+    exporter = next(
         broker
         for broker in live.cluster.brokers
         if Scrape.from_url(f"http://127.0.0.1:{broker.admin_port}/metrics").one("tidegate_cluster_exported")
     )
     await asyncio.to_thread(live.end_traffic)
-    await asyncio.to_thread(teller.drain)
+    await asyncio.to_thread(exporter.drain)
     most, exported_again = 0.0, False
     ends_s = time.monotonic() + READY_S
     while time.monotonic() < ends_s and not exported_again:
         found = live.prometheus.query('count by (group, topic) (tidegate_group_topic_lag_records{group="billing"})')
         most = max([most, *(float(one["value"][1]) for one in found)])
         by = live.prometheus.query("tidegate_group_topic_lag_records")
-        exported_again = bool(by) and all(str(teller.admin_port) not in one["metric"]["instance"] for one in by)
+        exported_again = bool(by) and all(str(exporter.admin_port) not in one["metric"]["instance"] for one in by)
         await asyncio.sleep(0.3)
 
     assert exported_again and most == 1

@@ -26,6 +26,8 @@ from tidegate.telemetry.meters import BARRIER_BOUNDS_S, Meter
 from tidegate.telemetry.metrics import exposition, metrics
 
 LIVE = [BrokerInfo(7, {"PLAINTEXT": ("kafka.example", 9092)}, "zone-a", "1.0", "serving")]
+LEASE_MS = 60_000
+"""Of the samples; no test takes as long."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,11 +46,11 @@ async def broker(clock: SteppedClock, settings: Settings) -> AsyncIterator[Whole
     await opened.close()
 
 
-class Teller:
-    """A broker that samples and tells. `scrape` samples first, then reads what a scraper would."""
+class ExportingBroker:
+    """A broker that samples and exports. `scrape` samples first, then reads what a scraper would."""
 
     def __init__(self, broker: WholeBroker, name: str = "1", **changes: Any) -> None:
-        changes = {"lag_sample_interval_ms": 1_000, "metrics_handover_ms": 0, **changes}
+        changes = {"lag_sample_interval_ms": LEASE_MS, "metrics_handover_ms": 0, **changes}
         settings = broker.settings.model_copy(update=changes)
         catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
@@ -81,7 +83,7 @@ async def test_lag_is_exported_under_three_sets_of_names(broker: WholeBroker, cl
     await member.own("orders", 0, 1, 2)
     await member.commit("orders", 2, index=0)
     await member.commit("orders", 5, index=1)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     group = {"org": "default", "group": "billing"}
     assert found.all("tidegate_group_lag_records", **group) == {
@@ -137,7 +139,7 @@ async def test_markers_of_transactions_count_as_offsets(broker: WholeBroker) -> 
     await broker.store.command("XADD", log.keys.log, "5-1", "w", "other:1", "b", marker)
     for group_id, offset in (("before", 5), ("behind", 6)):
         await of_group(broker, group_id).commit("tx", offset)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_partition_log_end_offset", topic="tx") == 6
     for name, label in (("tidegate_group_lag_records", "group"), ("kafka_consumergroup_lag", "consumergroup"),
@@ -151,7 +153,7 @@ async def test_lag_excludes_records_removed_by_retention(broker: WholeBroker) ->
     await broker.client().produce("t", 10)
     await broker.client().commit("t", 2)
     await delete_records(broker.context.logs.partition(topic, 0), 6)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_group_lag_records", group="orders") == 4
     assert found.one("tidegate_group_committed_offset", group="orders") == 2
@@ -162,7 +164,7 @@ async def test_lag_excludes_records_removed_by_retention(broker: WholeBroker) ->
 async def test_group_without_commits_has_members_and_no_lag(broker: WholeBroker) -> None:
     await broker.create("t", 2)
     await of_group(broker, "idle").own("t", 0, 1)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_group_members", group="idle") == 1
     assert found.one("tidegate_group_uncommitted_partitions", group="idle") == 2
@@ -178,11 +180,11 @@ async def test_deleted_topic_and_a_deleted_group_vanish(broker: WholeBroker) -> 
         await broker.client().produce(name, 3)
         for group_id in ("g-gone", "g-stays"):
             await of_group(broker, group_id).commit(name, 1)
-    teller = Teller(broker)
-    before = await teller.scrape()
+    exporter = ExportingBroker(broker)
+    before = await exporter.scrape()
     await broker.context.catalog.delete("default", "gone")
     assert await of_group(broker, "g-gone").delete() is ErrorCode.none
-    after = await teller.scrape()
+    after = await exporter.scrape()
 
     def naming(found: Scrape, word: str) -> list[Any]:
         return [key for key in found.samples if any(value == word for _, value in key[1])]
@@ -202,7 +204,7 @@ async def test_topic_made_again_starts_without_commits(broker: WholeBroker) -> N
     await broker.client().produce("t", 2)
     for field, value in kept.items():  # as it is until the deletion has come to every group
         await broker.store.command("HSET", broker.store.group_keys("default", "orders").offsets, field, value)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert new.topic_id != old.topic_id
     assert found.one("tidegate_partition_log_end_offset", topic="t") == 2
@@ -214,14 +216,16 @@ async def test_lag_in_seconds_is_the_age_of_the_next_record(broker: WholeBroker,
     await broker.client().produce("t", 3)
     await broker.client().commit("t", 1)
     produced_ms = int(
-        (await Teller(broker).sampler._reader.read_ends_of({("default", ("t", 0)): [1]}))["default", ("t", 0)].times[1]
+        (await ExportingBroker(broker).sampler._reader.read_ends_of({("default", ("t", 0)): [1]}))[
+            "default", ("t", 0)
+        ].times[1]
     )
     clock.now_ms = produced_ms
     await clock.advance(90_000)
-    teller = Teller(broker)
-    found = await teller.scrape()
+    exporter = ExportingBroker(broker)
+    found = await exporter.scrape()
     await broker.client().commit("t", 3)
-    drained = await teller.scrape()
+    drained = await exporter.scrape()
 
     assert found.one("tidegate_group_lag_seconds", group="orders") == pytest.approx(90, abs=1)
     assert found.one("tidegate_group_topic_lag_seconds", group="orders") == pytest.approx(90, abs=1)
@@ -232,14 +236,14 @@ async def test_estimate_compares_with_a_minute_ago(broker: WholeBroker, clock: S
     await broker.create("t")
     await broker.client().produce("t", 100)
     await broker.client().commit("t", 10)
-    teller = Teller(broker)
-    first = await teller.scrape()
+    exporter = ExportingBroker(broker)
+    first = await exporter.scrape()
     await clock.advance(10_000)
     await broker.client().commit("t", 40)
-    shrinking = await teller.scrape()
+    shrinking = await exporter.scrape()
     await clock.advance(10_000)
     await broker.client().produce("t", 60)
-    growing = await teller.scrape()
+    growing = await exporter.scrape()
 
     assert first.all("tidegate_group_drain_seconds") == {}
     assert shrinking.one("tidegate_group_drain_seconds", group="orders") == pytest.approx(20)  # 60 at 3 a second
@@ -255,7 +259,7 @@ async def test_barrier_shows_missing_members(broker: WholeBroker, clock: Stepped
     while await broker.store.command("HGET", keys.group, "state") != b"PreparingRebalance":
         await asyncio.sleep(0.01)
     await clock.advance(30_000)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_group_members", group="g") == 2
     assert found.one("tidegate_group_members_missing", group="g") == 1
@@ -266,14 +270,14 @@ async def test_barrier_shows_missing_members(broker: WholeBroker, clock: Stepped
 
 
 async def test_rebalances_are_counted_once_by_cause(broker: WholeBroker, clock: SteppedClock) -> None:
-    teller = Teller(broker)
+    exporter = ExportingBroker(broker)
     await broker.create("t")
     clock.now_ms = int((await broker.store.command("TIME"))[0]) * 1000  # events are numbered by Redis's clock
     await clock.set()
-    await teller.scrape()
+    await exporter.scrape()
     await of_group(broker, "g").own("t", 0)
     for _ in range(2):
-        found = await teller.scrape()
+        found = await exporter.scrape()
 
     assert found.one("tidegate_rebalances_total", cause="member_joined") == 1
     assert found.one("tidegate_barrier_seconds_count", phase="join") == 1
@@ -286,7 +290,7 @@ async def test_bounds_leave_out_and_count(broker: WholeBroker, monkeypatch: pyte
         await broker.create(name, 2)
         for group_id in ("g1", "g2", "g3"):
             await of_group(broker, group_id).commit(name, 0)
-    found = await Teller(broker, metrics_groups_max=2).scrape()
+    found = await ExportingBroker(broker, metrics_groups_max=2).scrape()
 
     assert {dict(key)["group"] for key in found.all("tidegate_group_members")} == {"g1", "g2"}
     assert len(found.all("tidegate_group_lag_records")) == 2  # of one group: the other's two are one too many
@@ -302,11 +306,11 @@ async def test_names_that_need_escaping_are_read_back(broker: WholeBroker) -> No
     group_id = 'a "quoted" \\ group\nof two lines'
     await broker.create("t")
     await of_group(broker, group_id).commit("t", 0)
-    teller = Teller(broker)
-    found = await teller.scrape()
+    exporter = ExportingBroker(broker)
+    found = await exporter.scrape()
 
     assert found.one("tidegate_group_lag_records", group=group_id) == 0
-    assert teller.reported(OPENMETRICS).one("kafka_consumergroup_lag", consumergroup=group_id) == 0
+    assert exporter.reported(OPENMETRICS).one("kafka_consumergroup_lag", consumergroup=group_id) == 0
 
 
 async def test_lag_of_groups_of_other_orgs_has_their_label(broker: WholeBroker) -> None:
@@ -315,7 +319,7 @@ async def test_lag_of_groups_of_other_orgs_has_their_label(broker: WholeBroker) 
         client = broker.client(org=org)
         await client.produce("t", 5)
         await client.commit("t", offset)
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_group_lag_records", org="acme", group="orders") == 3
     assert found.one("tidegate_group_lag_records", org="default", group="orders") == 5
@@ -328,7 +332,7 @@ async def test_lag_of_groups_of_other_orgs_has_their_label(broker: WholeBroker) 
 async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, reported: str) -> None:
     await broker.create("t")
     await broker.client().commit("t", 0)
-    found = await Teller(broker, metrics_exporter_names=chosen).scrape()
+    found = await ExportingBroker(broker, metrics_exporter_names=chosen).scrape()
 
     foreign = {name for name in found.names if name.startswith(("kafka_", "kminion_"))}
     assert bool(foreign) is bool(reported) and all(name.startswith(reported) for name in foreign)
@@ -336,11 +340,11 @@ async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, rep
 
 async def test_series_are_exported_by_one_broker(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t")
-    first = Teller(broker, "1", metrics_handover_ms=500, lag_sample_interval_ms=400)
-    second = Teller(broker, "2", metrics_handover_ms=500, lag_sample_interval_ms=400)
+    first = ExportingBroker(broker, "1", metrics_handover_ms=500, lag_sample_interval_ms=400)
+    second = ExportingBroker(broker, "2", metrics_handover_ms=500, lag_sample_interval_ms=400)
     now_s = 1_000.0
-    for teller in (first, second):
-        teller.sampler.singleton_lease._clock = lambda: now_s
+    for exporter in (first, second):
+        exporter.sampler.singleton_lease._clock = lambda: now_s
     assert (await first.scrape()).names >= {"tidegate_topic_partitions"}
     assert not await second.sampler.sample()
     assert "tidegate_topic_partitions" not in second.reported().names
@@ -357,15 +361,18 @@ async def test_series_are_exported_by_one_broker(broker: WholeBroker, clock: Ste
 
 async def test_export_stops_at_a_broker_that_was_suspended(broker: WholeBroker) -> None:
     await broker.create("t")
-    teller = Teller(broker, lag_sample_interval_ms=150)
-    assert "tidegate_topic_partitions" in (await teller.scrape()).names
-    await asyncio.sleep(0.2)  # by its own clock the duty may be another's now
+    exporter = ExportingBroker(broker)
+    assert "tidegate_topic_partitions" in (await exporter.scrape()).names
+    now_s = asyncio.get_running_loop().time()
+    exporter.sampler.singleton_lease._clock = lambda: (
+        now_s + LEASE_MS / 1000
+    )  # as long as another broker may wait for it
 
-    assert "tidegate_topic_partitions" not in teller.reported().names
+    assert "tidegate_topic_partitions" not in exporter.reported().names
 
 
 async def test_redis_memory_and_persistence_are_exported(broker: WholeBroker) -> None:
-    found = await Teller(broker).scrape()
+    found = await ExportingBroker(broker).scrape()
 
     assert found.one("tidegate_redis_memory_used_bytes") > 100_000
     assert found.one("tidegate_redis_persistence_ok") == 1
