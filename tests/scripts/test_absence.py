@@ -26,7 +26,7 @@ async def back_after(server: ValkeyServer, store: Store, away_s: float) -> None:
     server.kill()
     await asyncio.sleep(away_s)
     server.start()
-    await store.metadata_node.control.wait_up(5)
+    await store.metadata_node.control.wait_up(30)
     await store.command("PING")
 
 

@@ -464,7 +464,7 @@ async def test_broken_connection_to_redis_costs_no_parked_request_its_place(worl
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await world.brokers[0].store.command("CLIENT", "KILL", "TYPE", "pubsub")
     for broker in world.brokers:
-        await broker.store.metadata_node.control.wait_up(5)
+        await broker.store.metadata_node.control.wait_up(30)
 
     assert (await a.sync({b.member_id: b"for b"})).assignment == b""
     assert (await answer(waiting)).assignment == b"for b"

@@ -82,7 +82,7 @@ async def test_commit_connection_lost_before_the_proof_answers_coordinator_not_a
 
     async def reconnect(node: Node, on_proved: Callable[[bool], None]) -> None:
         node.control.reconnect("for the test")
-        await node.control.wait_up(10)
+        await node.control.wait_up(30)
         on_proved(True)
 
     tasks = set()

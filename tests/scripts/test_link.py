@@ -63,7 +63,7 @@ async def test_link_up_in_the_loop_iteration_of_its_timeout(valkey: ValkeyServer
 async def test_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
     link = make_link(valkey)
     link.start()
-    await link.wait_up(2)
+    await link.wait_up(30)
 
     good, bad, after = await asyncio.gather(
         link.call("PING"), link.call("NOSUCHCOMMAND"), link.call("PING"), return_exceptions=True
@@ -77,7 +77,7 @@ async def test_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
 async def test_command_past_its_deadline_fails_with_all_behind_it_and_the_link_returns(valkey: ValkeyServer) -> None:
     link = make_link(valkey, command_timeout_ms=200)
     link.start()
-    await link.wait_up(2)
+    await link.wait_up(30)
     stuck = link.call("BLPOP", "nothing", 5)
     behind = link.call("PING")
 
@@ -85,7 +85,7 @@ async def test_command_past_its_deadline_fails_with_all_behind_it_and_the_link_r
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(future, 30)
 
-    await link.wait_up(2)
+    await link.wait_up(30)
     assert await link.call("PING") == b"PONG"
     assert link.failover_epoch == 2
     await link.close()
@@ -94,7 +94,7 @@ async def test_command_past_its_deadline_fails_with_all_behind_it_and_the_link_r
 async def test_link_reply_above_the_depth_limit_is_refused_at_once(valkey: ValkeyServer) -> None:
     link = make_link(valkey, in_flight_max=10)
     link.start()
-    await link.wait_up(2)
+    await link.wait_up(30)
 
     replies = await asyncio.gather(*(link.call("PING") for _ in range(15)), return_exceptions=True)
 
@@ -117,7 +117,7 @@ async def test_commands_of_a_caller_that_runs_while_connecting_are_refused_not_l
     with pytest.raises(StoreUnavailable):
         await link.call("PING")
 
-    await link.wait_up(2)
+    await link.wait_up(30)
     assert await link.call("PING") == b"PONG"
     await link.close()
 
@@ -139,7 +139,7 @@ async def test_server_that_still_loads_its_data_is_no_connection() -> None:
     was_loading = False
     try:
         link.start()
-        await link.wait_up(2)
+        await link.wait_up(30)
         await asyncio.gather(*(link.call("SET", f"key-{number}", "x" * 100) for number in range(1_000)))
         await link.call("SAVE")
         link.on_up.append(lambda up: up.send(["GET", "key-999"], replies.append))
@@ -165,7 +165,7 @@ async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
     assert server.process is not None
     try:
         link.start()
-        await link.wait_up(2)
+        await link.wait_up(30)
         server.process.send_signal(signal.SIGSTOP)
         with pytest.raises(StoreUnavailable):
             await link.call("PING")
@@ -173,7 +173,7 @@ async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
         assert not link.connected
         server.process.send_signal(signal.SIGCONT)
 
-        await link.wait_up(10)
+        await link.wait_up(30)
         assert await link.call("ECHO", "here") == b"here"
         async with asyncio.timeout(10):  # no connection is left open
             while len((await link.call("CLIENT", "LIST")).splitlines()) > 1:
@@ -187,12 +187,12 @@ async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
 async def test_link_user_without_rights_to_other_keys_is_connected(valkey: ValkeyServer) -> None:
     admin = make_link(valkey)
     admin.start()
-    await admin.wait_up(2)
+    await admin.wait_up(30)
     await admin.call("ACL", "SETUSER", "tide", "reset", "on", ">pw", "~tidegate:*", "+@read", "+@connection")
     link = Link("test", at(Address("127.0.0.1", valkey.port, "tide", "pw")))
     try:
         link.start()
-        await link.wait_up(2)
+        await link.wait_up(30)
         assert await link.call("GET", "tidegate:x") is None
     finally:
         await link.close()
@@ -203,7 +203,7 @@ async def test_link_user_without_rights_to_other_keys_is_connected(valkey: Valke
 async def test_link_callback_fails_on_a_reply_gets_a_failure_and_is_logged_once(valkey: ValkeyServer) -> None:
     link = make_link(valkey)
     link.start()
-    await link.wait_up(5)
+    await link.wait_up(30)
     failures: list[object] = []
     ended = asyncio.Event()
 

@@ -95,7 +95,7 @@ async def test_store_recovers_after_redis_was_unavailable() -> None:
         with pytest.raises(StoreUnavailable):
             await store.command("PING")
         server.start()
-        await store.metadata_node.control.wait_up(5)
+        await store.metadata_node.control.wait_up(30)
         assert await store.command("PING") == b"PONG"
         assert store.metadata_node.control.failover_epoch == failover_epoch + 1
     finally:

@@ -364,8 +364,8 @@ async def test_log_22_leader_epoch_is_that_of_the_logs_and_never_decreases(
         for context in brokers:
             context.store.metadata_node.control._drop("cut by the test")
             context.store.metadata_node.data_in._drop("cut by the test")
-            await context.store.metadata_node.control.wait_up(2)
-            await context.store.metadata_node.data_in.wait_up(2)
+            await context.store.metadata_node.control.wait_up(30)
+            await context.store.metadata_node.data_in.wait_up(30)
             reported = (await ask(context, metadata(9, ["a"]))).topics[0].partitions
             await context.logs.failover_epochs.ready()
             now = (await ask(context, metadata(9, ["a"]))).topics[0].partitions
