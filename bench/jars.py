@@ -35,36 +35,23 @@ class JarSet:
     bundle: str = ""
 
 
-KAFKA: Final = JarSet(
-    f"kafka-{KAFKA_VERSION}",
-    (
-        ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-        ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-        ("org.slf4j", "slf4j-simple", "1.7.36"),
-    ),
-)
+_LOGGER: Final = ("org.slf4j", "slf4j-simple", "1.7.36")
 SHARE_CLIENTS_VERSION: Final = "4.4.0"
 SHARE_CLIENTS: Final = JarSet(
     f"kafka-clients-{SHARE_CLIENTS_VERSION}",
-    (
-        ("org.apache.kafka", "kafka-clients", SHARE_CLIENTS_VERSION),
-        ("org.slf4j", "slf4j-simple", "1.7.36"),
-    ),
+    (("org.apache.kafka", "kafka-clients", SHARE_CLIENTS_VERSION), _LOGGER),
 )
 STREAMS_VERSION: Final = "4.3.1"
 STREAMS: Final = JarSet(
     f"kafka-streams-{STREAMS_VERSION}",
-    (
-        ("org.apache.kafka", "kafka-streams", STREAMS_VERSION),
-        ("org.slf4j", "slf4j-simple", "1.7.36"),
-    ),
+    (("org.apache.kafka", "kafka-streams", STREAMS_VERSION), _LOGGER),
 )
 CONNECT: Final = JarSet(
     f"kafka-connect-{STREAMS_VERSION}",
     (
         ("org.apache.kafka", "connect-runtime", STREAMS_VERSION),
         ("org.apache.kafka", "connect-file", STREAMS_VERSION),
-        ("org.slf4j", "slf4j-simple", "1.7.36"),
+        _LOGGER,
     ),
 )
 REGISTRY_VERSION: Final = "2.6.13.Final"
@@ -98,16 +85,10 @@ def cache_directory() -> Path:
     return Path(override) if override else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tidegate"
 
 
-def classpath(timeout_s: float = 600.0) -> str:
-    """Java's class path with Kafka's server, tools and clients. Raises PeerUnavailable."""
-    return f"{fetched(KAFKA, timeout_s)}/*"
-
-
-def server_classpath(version: str, timeout_s: float = 600.0) -> str:
-    """Java's class path with Kafka's server; newer ones have no artifact for tools. Raises PeerUnavailable."""
-    if version == KAFKA_VERSION:
-        return classpath(timeout_s)
-    artifacts = (("org.apache.kafka", "kafka_2.13", version), ("org.slf4j", "slf4j-simple", "1.7.36"))
+def classpath(version: str = KAFKA_VERSION, timeout_s: float = 600.0) -> str:
+    """Java's class path with Kafka's server and clients, and the tools of KAFKA_VERSION. Raises PeerUnavailable."""
+    names = ["kafka_2.13"] + ["kafka-tools"] * (version == KAFKA_VERSION)  # newer ones have no artifact for tools
+    artifacts = (*(("org.apache.kafka", name, version) for name in names), _LOGGER)
     return f"{fetched(JarSet(f'kafka-{version}', artifacts), timeout_s)}/*"
 
 

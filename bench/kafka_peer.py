@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final
 
 from bench.cluster import free_port
-from bench.jars import KAFKA_VERSION, PeerUnavailable, server_classpath
+from bench.jars import KAFKA_VERSION, PeerUnavailable, classpath
 
 _START_TIMEOUT_S: Final = 60.0
 _JVM: Final = (
@@ -81,7 +81,7 @@ class KafkaPeer:
 
     def __enter__(self) -> KafkaPeer:
         try:
-            self._start(server_classpath(self._version))
+            self._start(classpath(self._version))
         except BaseException:
             self.stop()
             raise
