@@ -97,6 +97,16 @@ async def test_scenario_15_a_smaller_subscription(consumers: ConsumerWorld) -> N
     assert await a.own("t1:0") == (3, NO_NEWS)
 
 
+async def test_subscription_shrinks_again_during_a_revocation(consumers: ConsumerWorld) -> None:
+    a = consumers.peer("a", "t1", "t2", "t4")
+    await a.join()
+
+    assert await a.heartbeat(topics=frozenset({"t2", "t4"})) == (2, "t2:0,1 t4:0,1,2,3")
+    assert await a.heartbeat(topics=frozenset({"t1", "t4"})) == (2, "t4:0,1,2,3"), "t2 is asked for, too"
+    assert await a.own("t2:0,1 t4:0,1,2,3") == (2, NO_NEWS)
+    assert await a.own("t4:0,1,2,3") == (4, "t1:0 t4:0,1,2,3")
+
+
 async def test_scenario_16_a_full_group(consumers: ConsumerWorld) -> None:
     consumers.use(group_max_size=2)
     a, b, c = (consumers.peer(name, "t4") for name in "abc")
@@ -126,6 +136,16 @@ async def test_scenario_17_the_next_target_waits_for_the_interval(consumers: Con
 
     assert await b.heartbeat() == (3, NO_NEWS)
     assert await a.heartbeat() == (2, "t4:0,1")
+
+
+async def test_smaller_subscription_waits_for_no_target(consumers: ConsumerWorld) -> None:
+    await spaced(consumers)
+    a = consumers.peer("a", "t1", "t4")
+    await a.join()
+
+    assert await a.heartbeat(topics=frozenset({"t1"})) == (2, "t1:0")
+    assert await consumers.state() == ("Assigning", 3, 2)
+    assert await a.own("t1:0") == (2, NO_NEWS)
 
 
 async def test_scenario_18_nothing_is_assigned_without_a_heartbeat(consumers: ConsumerWorld) -> None:

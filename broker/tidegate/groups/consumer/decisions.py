@@ -60,6 +60,7 @@ class _Entered:
     request: HeartbeatRequest
     owned: Partitions | None
     assigned_before: Partitions
+    has_resubscribed: bool
 
 
 def decide(group: ConsumerGroup, requests: Sequence[Request], topics: Topics, size_max: int) -> list[Decided]:
@@ -67,12 +68,12 @@ def decide(group: ConsumerGroup, requests: Sequence[Request], topics: Topics, si
     decided = [_enter_or_refuse(group, request, topics, size_max) for request in requests]
     if any(isinstance(one, _Entered | ClassicCall) for one in decided):
         refresh_target(group, topics)
-    return [_answer(group, one) for one in decided]
+    return [_answer(group, one, topics) for one in decided]
 
 
-def _answer(group: ConsumerGroup, entered: Decided | _Entered | ClassicCall) -> Decided:
+def _answer(group: ConsumerGroup, entered: Decided | _Entered | ClassicCall, topics: Topics) -> Decided:
     if isinstance(entered, _Entered):
-        return _reconcile(group, entered)
+        return _reconcile(group, entered, topics)
     if not isinstance(entered, ClassicCall):
         return entered
     try:
@@ -222,13 +223,14 @@ def _enter(group: ConsumerGroup, member: Member, request: HeartbeatRequest, owne
         classic=request.classic,
         principal=request.principal if request.regex or (request.regex is None and member.regex) else "",
     )
-    if (updated.topics, updated.regex) != (member.topics, member.regex):
+    has_resubscribed = (updated.topics, updated.regex) != (member.topics, member.regex)
+    if has_resubscribed:
         group.bump()
         if not is_new:
             group.events.append(GroupEvent.of("subscription_changed", updated))
     group.put(updated)
     group.renewed.add(member.member_id)
-    return _Entered(request, owned, frozenset(member.assigned))
+    return _Entered(request, owned, frozenset(member.assigned), has_resubscribed)
 
 
 # -- the target
@@ -281,12 +283,17 @@ def preferred_assignor(members: Iterable[Member]) -> str:
 # -- reconciling
 
 
-def _reconcile(group: ConsumerGroup, entered: _Entered) -> Decided:
+def _reconcile(group: ConsumerGroup, entered: _Entered, topics: Topics) -> Decided:
     member = group.members.get(entered.request.member_id)
     if member is None:  # a later request of the same tick removed it
         return UnknownMemberId(f"{entered.request.member_id!r} left the group")
-    target = group.targets.get(member.member_id, NO_PARTITIONS)
-    advanced = reconcile(member, target, group.target_epoch, entered.owned, group.owners)
+    target, unsubscribed = group.targets.get(member.member_id, NO_PARTITIONS), NO_PARTITIONS
+    if entered.has_resubscribed or group.target_epoch < group.epoch:  # the target may be of an older subscription
+        subscribed = {group.topics[name][0] for name in _subscribed(member, topics) if name in group.topics}
+        target = frozenset(one for one in target if one[0] in subscribed)
+        if entered.has_resubscribed:
+            unsubscribed = frozenset(one for one in member.assigned if one[0] not in subscribed)
+    advanced = reconcile(member, target, group.target_epoch, entered.owned, group.owners, unsubscribed)
     group.put(advanced)
     refresh_revocation(group, member, advanced, member.revoking != advanced.revoking)
     if advanced.classic is not None:

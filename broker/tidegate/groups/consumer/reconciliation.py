@@ -18,17 +18,18 @@ def reconcile(
     target_epoch: int,
     owned: Partitions | None,
     owners: Mapping[Partition, str],
+    unsubscribed: Partitions = NO_PARTITIONS,
 ) -> Member:
     """The member's next record, or the same one if it cannot advance.
 
     `owned` is what the member says it owns, None if it did not say; `owners` has every partition that some member
-    has or has not confirmed to have given up.
+    has or has not confirmed to have given up; `unsubscribed` are assigned ones that it stops reading with this request.
     """
     if member.state is MemberState.UNREVOKED:
         if owned is None or owned & member.revoking:
-            return member
+            return _revoke(member, unsubscribed)
     elif member.state is MemberState.STABLE and member.epoch == target_epoch:
-        return member
+        return _revoke(member, unsubscribed)
     retained = {partition: epoch for partition, epoch in member.assigned.items() if partition in target}
     revoking = frozenset(member.assigned) - target
     if revoking and (owned is None or owned & revoking):
@@ -43,3 +44,11 @@ def reconcile(
         assigned={**retained, **dict.fromkeys(granted, target_epoch)},
         revoking=NO_PARTITIONS,
     )
+
+
+def _revoke(member: Member, unsubscribed: Partitions) -> Member:
+    """Ask for partitions that the member stops reading, before it can advance towards a target."""
+    if not unsubscribed:
+        return member
+    retained = {partition: epoch for partition, epoch in member.assigned.items() if partition not in unsubscribed}
+    return replace(member, state=MemberState.UNREVOKED, assigned=retained, revoking=member.revoking | unsubscribed)
