@@ -419,3 +419,13 @@ async def test_large_group_is_decided_on_beside_the_event_loop(
     assert {one.member_id for one in (await streams.describe()).members} == {"a", "b", "c"}
     assert threads[0] is threading.main_thread()
     assert threads[-1] is not threading.main_thread()
+
+
+async def test_member_that_knows_no_endpoints_is_given_an_empty_list(streams: Streams) -> None:
+    joined = await streams.join("a", endpoint_information_epoch=-1)
+
+    assert joined.partitions_by_user_endpoint == ()
+    for known, answered in ((-1, ()), (joined.endpoint_information_epoch, None)):
+        plain = await streams.heartbeat("a", 2, endpoint_information_epoch=known)
+        assert plain.partitions_by_user_endpoint == answered
+        assert plain.task_offset_interval.total_seconds() == 60

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 TOPOLOGY_NAMES_MAX: Final = 1 << 20
 """Characters of the names and configs of one topology."""
+_TASK_OFFSET_INTERVAL: Final = i32Timedelta.parse(timedelta(minutes=1))
+"""How often a member may report the offsets of its tasks, which no assignment depends on."""
 _MS: Final = timedelta(milliseconds=1)
 _NO_EPOCH: Final = i32(0)
 
@@ -75,7 +77,10 @@ async def heartbeat(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> 
     if interval_ms is None:
         return _answered(await call.context.streams.run(keys, entered))
     interval_ms = interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
-    return _answered(StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms))
+    endpoints = () if entered.endpoint_epoch else None  # groups with endpoints have no snapshots
+    return _answered(
+        StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms, endpoints=endpoints)
+    )
 
 
 def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
@@ -87,7 +92,7 @@ def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
         member_epoch=i32(answer.member_epoch),
         heartbeat_interval=i32Timedelta.parse(answer.heartbeat_interval_ms * _MS),
         acceptable_recovery_lag=i32(0),
-        task_offset_interval=NO_TIME,
+        task_offset_interval=_TASK_OFFSET_INTERVAL if answer.member_epoch > 0 else NO_TIME,
         status=tuple(
             beating.Status(status_code=i8(int(code)), status_detail=detail) for code, detail in answer.statuses
         ),

@@ -281,7 +281,7 @@ def _with_endpoints(group: StreamsGroup, answer: StreamsAnswer, known_epoch: int
     """Add what processes with an endpoint have, if the member does not know the newest."""
     if answer.member_epoch < 0:
         return answer
-    if group.endpoint_epoch in (0, known_epoch):
+    if group.endpoint_epoch == known_epoch:
         return replace(answer, endpoint_epoch=group.endpoint_epoch)
     endpoints = tuple(
         EndpointPartitions(one.endpoint, group.partitions_of(one.assigned), group.partitions_of(one.standby))
