@@ -7,6 +7,7 @@ import asyncio
 import struct
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
@@ -144,11 +145,40 @@ async def _prepare(
         if errors:
             raise MeasureFailed(f"refused: {errors}")
         member.wire.close()
-        good = struct.pack(">i", len(payload)) + payload
-        host, _, port = address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        _, flood = await loop.create_connection(lambda: Flood(api, frame, good, args.depth), host, int(port))
-        return flood
+        return await flood_like(address, api, frame, payload, args.depth)
+
+
+async def measured(endpoint: Endpoint, args: argparse.Namespace, floods: Sequence[Flood]) -> dict[str, Any]:
+    """Let all flood for a while; what that took. Raises what the first one failed with."""
+    meter = Meter(endpoint.pids)
+    for flood in floods:
+        flood.start()
+    await asyncio.sleep(args.warmup)
+    before = sum(flood.count for flood in floods)
+    for flood in floods:
+        flood.latencies.clear()
+    meter.start()
+    failures = [flood.failed for flood in floods]
+    await asyncio.wait(failures, timeout=args.seconds, return_when=asyncio.FIRST_COMPLETED)
+    meter.stop()
+    ops = sum(flood.count for flood in floods) - before
+    latencies = [latency for flood in floods for latency in flood.latencies]
+    failed = [future.exception() for future in failures if future.done()]
+    for flood in floods:
+        flood.close()
+    await asyncio.sleep(0.05)
+    if failed and failed[0] is not None:
+        raise failed[0]
+    return {"connections": args.connections, "depth": args.depth, **meter.figures(ops), **percentiles(latencies)}
+
+
+async def flood_like(address: str, api: int, frame: bytes, good: bytes, depth: int) -> Flood:
+    """A connection that floods with a request whose answer is known."""
+    host, _, port = address.rpartition(":")
+    loop = asyncio.get_running_loop()
+    answer = struct.pack(">i", len(good)) + good
+    _, flood = await loop.create_connection(lambda: Flood(api, frame, answer, depth), host, int(port))
+    return flood
 
 
 async def _flood(endpoint: Endpoint, args: argparse.Namespace, api: int) -> dict[str, Any]:
@@ -158,26 +188,7 @@ async def _flood(endpoint: Endpoint, args: argparse.Namespace, api: int) -> dict
         floods = await asyncio.gather(
             *(_prepare(endpoint, api, number, topic, args, connecting) for number in range(args.connections))
         )
-        meter = Meter(endpoint.pids)
-        for flood in floods:
-            flood.start()
-        await asyncio.sleep(args.warmup)
-        before = sum(flood.count for flood in floods)
-        for flood in floods:
-            flood.latencies.clear()
-        meter.start()
-        failures = [flood.failed for flood in floods]
-        await asyncio.wait(failures, timeout=args.seconds, return_when=asyncio.FIRST_COMPLETED)
-        meter.stop()
-        ops = sum(flood.count for flood in floods) - before
-        latencies = [latency for flood in floods for latency in flood.latencies]
-        failed = [future.exception() for future in failures if future.done()]
-        for flood in floods:
-            flood.close()
-        await asyncio.sleep(0.05)
-        if failed and failed[0] is not None:
-            raise failed[0]
-        return {"connections": args.connections, "depth": args.depth, **meter.figures(ops), **percentiles(latencies)}
+        return await measured(endpoint, args, floods)
 
 
 async def heartbeats(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from kio.static.constants import EntityType
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
-CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
+CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID, ALTER_CONFIGS = 19, 20, 22, 44
+CONSUMER_GROUP_HEARTBEAT, SHARE_GROUP_HEARTBEAT, SHARE_FETCH = 68, 76, 78
 
 VERSIONS: Final = {
     PRODUCE: 8,
@@ -36,6 +37,10 @@ VERSIONS: Final = {
 }
 """The version of each API that is spoken here; every endpoint is measured with the same ones."""
 
+_NEXT_GENERATION: Final = {ALTER_CONFIGS: 1, CONSUMER_GROUP_HEARTBEAT: 1, SHARE_GROUP_HEARTBEAT: 1, SHARE_FETCH: 1}
+"""Those of KIP-848 and share groups, which older endpoints do not serve."""
+_SPOKEN: Final = VERSIONS | _NEXT_GENERATION
+
 _API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 _SOFTWARE: Final = b"apache-kafka-java"
 _HELLO: Final = struct.pack(">hhihx", 18, 3, 1, -1) + bytes([len(_SOFTWARE) + 1]) + _SOFTWARE + b"\x064.1.0\x00"
@@ -50,29 +55,29 @@ class MeasureFailed(Exception):
 @cache
 def request(api: int) -> Any:
     """kio's module of a request: its class and the classes of its parts."""
-    return load_payload_module(api, VERSIONS[api], EntityType.request)
+    return load_payload_module(api, _SPOKEN[api], EntityType.request)
 
 
 @cache
 def _writer(api: int) -> Any:
-    return entity_writer(load_request_schema(api, VERSIONS[api]))
+    return entity_writer(load_request_schema(api, _SPOKEN[api]))
 
 
 @cache
 def _reader(api: int) -> Any:
-    return entity_reader(load_response_schema(api, VERSIONS[api]))
+    return entity_reader(load_response_schema(api, _SPOKEN[api]))
 
 
 @cache
 def _is_flexible(api: int) -> tuple[bool, bool]:
-    sent, received = load_request_schema(api, VERSIONS[api]), load_response_schema(api, VERSIONS[api])
+    sent, received = load_request_schema(api, _SPOKEN[api]), load_response_schema(api, _SPOKEN[api])
     return sent.__header_schema__.__version__ == 2, received.__header_schema__.__version__ == 1
 
 
 def encode(api: int, message: Any, correlation_id: int = 1, client_id: bytes = b"bench") -> bytes:
     """A whole frame: length, header, body."""
     body = io.BytesIO()
-    body.write(struct.pack(">hhih", api, VERSIONS[api], correlation_id, len(client_id)) + client_id)
+    body.write(struct.pack(">hhih", api, _SPOKEN[api], correlation_id, len(client_id)) + client_id)
     if _is_flexible(api)[0]:
         body.write(b"\x00")
     _writer(api)(body, message)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from bench import fan_out, groups, hot, logs, transactions
+from bench import epoch_groups, fan_out, groups, hot, logs, transactions
 from bench.endpoint import Endpoint
 
 Measure = Callable[[Endpoint, argparse.Namespace], Awaitable[dict[str, Any]]]
@@ -21,6 +21,9 @@ MEASURES: Final[dict[str, Measure]] = {
     "heartbeats": hot.heartbeats,
     "commits": hot.commits,
     "offset-fetches": hot.offset_fetches,
+    "epoch-heartbeats": epoch_groups.heartbeats,
+    "epoch-rebalance": epoch_groups.rebalance,
+    "share": epoch_groups.share,
     "fan-out": fan_out.fan_out,
     "transactions": transactions.transactions,
     "consume-committed": transactions.consume_committed,

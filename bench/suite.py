@@ -35,6 +35,11 @@ STEPS: Final = (
     ("1,000 members in 200 groups", "groups --groups 200 --members 5 --seconds 3"),
     ("one more joins 50", "rebalance --members 50 --tries 6"),
     ("one more joins 500", "rebalance --members 500 --tries 3"),
+    ("KIP-848 heartbeats, 256 members", "epoch-heartbeats --connections 256 --depth 1"),
+    ("KIP-848, one more joins 50", "epoch-rebalance --members 50 --tries 6"),
+    ("KIP-848, one more joins 500", "epoch-rebalance --members 500 --heartbeat-ms 500 --tries 3"),
+    ("KIP-932, 10 share consumers", "share --members 10 --megabytes 10 --size 100"),
+    ("KIP-932, 1,000 share consumers", "share --members 1000 --megabytes 10 --size 100"),
     ("produce 1 kB", "produce --megabytes 200 --size 1000"),
     ("produce 1 kB, idempotent", "produce --megabytes 200 --size 1000 --idempotent"),
     ("produce 100 B", "produce --megabytes 50 --size 100"),
@@ -110,7 +115,7 @@ def parse(command: str, quick: bool) -> tuple[str, argparse.Namespace]:
 def endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
     """What is compared: ours, and Kafka where it can be had."""
     aof = ["--appendonly", "yes", "--appendfsync", "everysec"] if args.aof else []
-    settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+    settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0", "TIDEGATE_GROUP_SHARE_MAX_SIZE": "1000"}
     with contextlib.ExitStack() as stack:
         found: dict[str, Endpoint] = {}
         cluster = stack.enter_context(Cluster(args.brokers, settings, aof))
@@ -121,7 +126,7 @@ def endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
             print("Apache Kafka is left out", flush=True)
         else:
             try:
-                kafka = stack.enter_context(KafkaPeer(version=args.kafka))
+                kafka = stack.enter_context(KafkaPeer({"group.share.max.size": "1000"}, args.kafka))
                 found["kafka"] = Endpoint(kafka.bootstrap, kafka.pids)
             except PeerUnavailable as error:
                 print(f"Apache Kafka is skipped: {error}", flush=True)
