@@ -6,10 +6,12 @@ Where Kafka 4.4 answers otherwise, the test says so.
 from __future__ import annotations
 
 import asyncio
+import copy
 from uuid import UUID
 
 from tests.support.shares import ACCEPT, REJECT, RELEASE, Member, ShareWorld
 from tidegate.groups.share.records import ACQUIRE_RECORDS
+from tidegate.records.batch import iter_headers
 from tidegate.telemetry.metrics import metrics
 
 EPOCH, NOT_FOUND = "INVALID_SHARE_SESSION_EPOCH", "SHARE_SESSION_NOT_FOUND"
@@ -353,6 +355,31 @@ async def test_many_waiting_members_ask_a_few_times_for_one_record(shares: Share
     assert asked.count - before <= 10, "the one that gets it, two at each broker that find nothing"
     for one in others:
         one.cancel()
+
+
+async def test_released_records_are_read_by_a_broker_that_has_not_noticed_them(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(1)
+    assert (await a.fetch(0), await a.ack(0, 0)) == ("0-0x1", "NONE")
+    assert await b.fetch(0) == ""
+    log = shares.brokers[1].context.logs.partition(shares.topics["t1"], 0)
+    log.on_change(lambda: None)
+    async with asyncio.timeout(20):
+        while not log.subscription.is_subscribed:
+            await asyncio.sleep(0.01)
+    before = copy.deepcopy(log.view)
+    await shares.produce(2)
+    assert (await a.fetch(), await a.ack(1, 2, RELEASE)) == ("1-2x1", "NONE")
+    async with asyncio.timeout(20):
+        while log.view.end < 3:
+            await asyncio.sleep(0.01)
+
+    log.view = before  # as if no message of the append had come
+    (topic,) = (await b.sending().answer).responses
+
+    (one,) = topic.partitions
+    assert [(got.first_offset, got.last_offset) for got in one.acquired_records] == [(1, 2)]
+    assert [batch.base_offset for batch in iter_headers(one.records)] == [1], "clients finish what has no record"
 
 
 async def test_scenario_31_an_expired_lock(shares: ShareWorld) -> None:

@@ -16,6 +16,7 @@ from tidegate.apis.share_sessions import find_topic
 from tidegate.errors import (
     KafkaError,
     KafkaStorageError,
+    OffsetNotAvailable,
     OffsetOutOfRange,
     StoreUnavailable,
     UnknownTopicId,
@@ -220,6 +221,8 @@ class ShareReading:
         offset = max((one.next_offset for one in needed), default=acquired.first)
         if needed and min(one.base_offset for one in needed) > acquired.first:
             offset, needed = acquired.first, []
+        if offset <= acquired.last:
+            await self._follow_log(partition, acquired.last)
         while offset <= acquired.last:
             try:
                 found = await read_log(self.logs[partition], offset, _READ_BYTES, True, False)
@@ -233,6 +236,18 @@ class ShareReading:
                     needed.append(batch)
             offset = found.end_offset
         return needed
+
+    async def _follow_log(self, partition: SharePartition, offset: int) -> None:
+        """Know the log beyond an acquired offset, which another broker may have appended and offered first.
+
+        Clients take an acquired offset without its record for a gap, and finish it. Raises the KafkaError of the log.
+        """
+        log = self.logs[partition]
+        known = log.known()
+        if known is None or known.high_watermark <= offset:
+            known = await log.latest()
+        if known.high_watermark <= offset < known.log_end_offset:
+            raise OffsetNotAvailable(f"the high watermark has not passed {offset}")
 
     async def _put_back(self, partition: SharePartition, ranges: Sequence[Acquired]) -> None:
         """Undo the delivery of ranges that are not in the answer; if Redis is away, their locks expire."""
