@@ -172,7 +172,7 @@ class ShareReading:
             batches = list(iter_headers(b"".join(found.buffers)))
             offered = offered_runs(batches, found.aborted if reads.is_committed else ())
             if reads.by_key or reads.by_time:
-                offered = await single_records(batches, offered, end, reads)
+                offered = await single_records(batches, offered, end, self._max_records - self._taken, reads)
             acquired = await self._acquire([Readable(partition, found.log_start_offset, end, offered)])
             (one,) = acquired.partitions
             if one is None:

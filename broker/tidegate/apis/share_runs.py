@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
 from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.groups.share.records import Reads, Run
 from tidegate.records.batch import Batch
 from tidegate.records.control import MarkerType, read_marker
-from tidegate.records.record import Record, read_records
+from tidegate.records.record import Record, iter_records
 
 DELIVER_AT: Final = "tidegate.deliver.at"
 """Header: the time in ms since 1970 before which a record is not delivered, as decimal text."""
 _RUNS_MAX: Final = 2_000
-"""Runs of one offer; what is left is offered by the next pass."""
+_RUNS_MIN: Final = 64
+"""Runs of one offer, twice as many as records are wanted, for some must wait; what is left is offered by the next."""
 _INLINE_BYTES_MAX: Final = 1 << 15
 """Batches above this size together are opened in a thread."""
 _KEY_BYTES: Final = 8
@@ -44,44 +46,43 @@ def offered_runs(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -
     return offered
 
 
-async def single_records(batches: Sequence[Batch], runs: Sequence[Run], start: int, reads: Reads) -> list[Run]:
-    """The runs from an offset on, with the records that have a key or a time by themselves."""
+async def single_records(
+    batches: Sequence[Batch], runs: Sequence[Run], start: int, wanted: int, reads: Reads
+) -> list[Run]:
+    """The runs from an offset on, with the records that have a key or a time by themselves, for so many records."""
+    runs_max = min(max(2 * wanted, _RUNS_MIN), _RUNS_MAX)
     if sum(batch.size for batch in batches) <= _INLINE_BYTES_MAX:
-        return _opened(batches, runs, start, reads)
-    return await asyncio.to_thread(_opened, batches, runs, start, reads)
+        return list(islice(_opened(batches, runs, start, reads), runs_max))
+    return await asyncio.to_thread(lambda: list(islice(_opened(batches, runs, start, reads), runs_max)))
 
 
-def _opened(batches: Sequence[Batch], runs: Sequence[Run], start: int, reads: Reads) -> list[Run]:
-    found: list[Run] = []
+def _opened(batches: Sequence[Batch], runs: Sequence[Run], start: int, reads: Reads) -> Iterator[Run]:
     for batch, run in zip(batches, runs, strict=True):
-        if len(found) >= _RUNS_MAX:
-            break
         if run.last < start:
             continue
-        found += [run] if run.is_aborted or batch.is_control else _of_batch(batch, run, start, reads)
-    return found[:_RUNS_MAX]
+        if run.is_aborted or batch.is_control:
+            yield run
+        else:
+            yield from _of_batch(batch, run, start, reads)
 
 
 def _of_batch(batch: Batch, run: Run, start: int, reads: Reads) -> Iterator[Run]:
     """Records without key and time stay together, with the offsets between them."""
-    try:
-        records = read_records(batch)
-    except (
-        CorruptMessage,
-        InvalidRecord,
-    ):  # its records have no order that anybody can read
-        yield run
-        return
     first = max(run.first, start)
-    for record in records:
-        key = "" if not reads.by_key or record.key is None else blake2b(record.key, digest_size=_KEY_BYTES).hexdigest()
-        deliver_at_ms = _deliver_at(record) if reads.by_time else 0
-        if record.offset < start or not (key or deliver_at_ms):
-            continue
-        if first < record.offset:
-            yield Run(first, record.offset - 1)
-        yield Run(record.offset, record.offset, key=key, deliver_at_ms=deliver_at_ms)
-        first = record.offset + 1
+    try:
+        for record in iter_records(batch, start):
+            key = ""
+            if reads.by_key and record.key is not None:
+                key = blake2b(record.key, digest_size=_KEY_BYTES).hexdigest()
+            deliver_at_ms = _deliver_at(record) if reads.by_time else 0
+            if not (key or deliver_at_ms):
+                continue
+            if first < record.offset:
+                yield Run(first, record.offset - 1)
+            yield Run(record.offset, record.offset, key=key, deliver_at_ms=deliver_at_ms)
+            first = record.offset + 1
+    except (CorruptMessage, InvalidRecord):
+        pass  # the rest of its records have no order that anybody can read
     if first <= run.last:
         yield Run(first, run.last)
 

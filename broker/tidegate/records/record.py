@@ -37,6 +37,9 @@ class RecordHead(NamedTuple):
     has_key: bool
 
 
+_ANY_OFFSET: Final = -(1 << 63)
+
+
 def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     value = data[position]
     position += 1
@@ -94,23 +97,29 @@ def record_ranges(data: bytes | memoryview, count: int) -> Iterator[tuple[int, i
 
 def read_records(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> list[Record]:
     """Every record of a batch that has its offset. Raises CorruptMessage, InvalidRecord."""
+    return list(iter_records(batch, _ANY_OFFSET, bytes_max))
+
+
+def iter_records(batch: Batch, start: int, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[Record]:
+    """The records from an offset on, opened one by one. Raises CorruptMessage, InvalidRecord."""
     data = decompress(batch.codec, batch.records, bytes_max)
     logged = batch.max_timestamp if batch.is_log_append_time else None
-    records = []
+    base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
     try:
-        for start, end in record_ranges(data, batch.record_count):
-            delta, position = varint(data, start + 1)
+        for begin, end in record_ranges(data, batch.record_count):
+            delta, position = varint(data, begin + 1)
             offset_delta, position = varint(data, position)
+            if base_offset + offset_delta < start:
+                continue
             key, position = _field(data, position, end)
             value, position = _field(data, position, end)
             headers, position = _headers(data, position, end)
             if position != end:
                 raise InvalidRecord("a record has a wrong length")
-            timestamp = batch.base_timestamp + delta if logged is None else logged
-            records.append(Record(batch.base_offset + offset_delta, timestamp, key, value, headers))
+            timestamp = base_timestamp + delta if logged is None else logged
+            yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     except IndexError as error:
         raise InvalidRecord("a record is cut") from error
-    return records
 
 
 def iter_heads(batch: Batch, bytes_max: int = OPENED_BYTES_MAX) -> Iterator[RecordHead]:

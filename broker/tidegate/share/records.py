@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from tidegate.records.batch import iter_headers
-from tidegate.records.record import read_records
+from tidegate.records.record import iter_records
 
 
 class Kind(enum.IntEnum):
@@ -45,11 +45,13 @@ def read(topic: str, partition: Any) -> tuple[list[ShareRecord], list[int]]:
     counts: dict[int, int] = {}
     for acquired in partition.acquired_records:
         counts.update(dict.fromkeys(range(acquired.first_offset, acquired.last_offset + 1), acquired.delivery_count))
-    records = []
+    records, first, last = [], min(counts, default=0), max(counts, default=-1)
     for batch in iter_headers(memoryview(bytes(partition.records or b""))):
         if batch.is_control:
             continue
-        for one in read_records(batch):
+        for one in iter_records(batch, first):
+            if one.offset > last:
+                break
             count = counts.pop(one.offset, None)
             if count is not None:
                 fields = (one.offset, one.timestamp, one.key, one.value, one.headers)
