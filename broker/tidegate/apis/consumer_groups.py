@@ -248,7 +248,7 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         group_state=group.state,
         group_epoch=i32(group.epoch),
         assignment_epoch=i32(group.target_epoch),
-        assignor_name=group.assignor or UNIFORM,
+        assignor_name=(group.members and group.assignor) or UNIFORM,
         members=members,
     )
 
