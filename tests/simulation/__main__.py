@@ -22,12 +22,9 @@ def main() -> int:
     seeds = [_seed(options.seed) + i for i in range(options.seeds)]
     reports: list[Report] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
-        futures = [
-            workers.submit(
-                run, Plan(seed, options.groups, options.hours, options.partitions, options.epoch_groups), options.plant
-            )
-            for seed in seeds
-        ]
+        size = (options.groups, options.hours, options.partitions)
+        size += (options.epoch_groups, options.streams_groups, options.share_groups)
+        futures = [workers.submit(run, Plan(seed, *size), options.plant) for seed in seeds]
         for future in as_completed(futures):
             report = future.result()
             reports.append(report)
@@ -53,6 +50,8 @@ def _options() -> Any:
     parser.add_argument("--groups", type=int, default=200, help="groups in each seed's cluster (default 200)")
     parser.add_argument("--partitions", type=int, default=24, help="that are produced to and read (default 24)")
     parser.add_argument("--epoch-groups", type=int, default=20, help="of KIP-848 in each cluster (default 20)")
+    parser.add_argument("--streams-groups", type=int, default=8, help="of KIP-1071 in each cluster (default 8)")
+    parser.add_argument("--share-groups", type=int, default=4, help="of KIP-932 in each cluster (default 4)")
     parser.add_argument("--jobs", type=int, default=1, help="seeds at one time, each with a server (default 1)")
     parser.add_argument("--plant", choices=sorted(PLANTED_BUGS), help="plant this bug; the run must find it")
     return parser.parse_args()

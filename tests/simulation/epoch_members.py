@@ -1,4 +1,4 @@
-"""Members of KIP-848 groups as client libraries have them: heartbeat, give up, take over, commit, leave.
+"""Members of KIP-848 and streams groups as client libraries have them: heartbeat, give up, take over, commit, leave.
 
 A member reports what it owns after each change, and everything after a lost answer. It believes to own its partitions
 until it learns otherwise: after a pause it commits first, which the brokers must refuse if it was removed meanwhile.
@@ -21,7 +21,7 @@ from tests.support.wire import decode_response, encode_request
 if TYPE_CHECKING:
     from tests.simulation.epoch_traffic import EpochGroupHistory, EpochTraffic
 
-COMMIT, HEARTBEAT = 8, 68
+COMMIT, HEARTBEAT, STREAMS_HEARTBEAT = 8, 68, 88
 INTERVAL_S: Final = 3.0
 SESSION_S: Final = 12.0
 REQUEST_TIMEOUT_S: Final = 2.5
@@ -146,7 +146,8 @@ class EpochMember:
             self.last_contact_s, self.epoch, self._reports = sent_s, answer.member_epoch, False
             if self.epoch < asked_epoch:
                 raise self.group.broken("P2", f"{self.name} was given epoch {self.epoch} after {asked_epoch}")
-            return answer.assignment is not None and self._own(answer.assignment)
+            given = self._given(answer)
+            return given is not None and self._own(given)
         if code in _NOT_A_MEMBER:
             self._drop()
             self.epoch = 0
@@ -158,9 +159,14 @@ class EpochMember:
             raise Disconnected
         raise self.group.broken("P7", f"{self.name} was answered {code.name}")
 
-    def _own(self, assignment: Any) -> bool:
+    def _given(self, answer: Any) -> frozenset[int] | None:
+        """The partitions that an answer assigns; None without news."""
+        if answer.assignment is None:
+            return None
+        return frozenset(index for one in answer.assignment.topic_partitions for index in one.partitions)
+
+    def _own(self, given: frozenset[int]) -> bool:
         """Give up and take over; whether anything changed, which is reported at once."""
-        given = frozenset(index for one in assignment.topic_partitions for index in one.partitions)
         before, self.owned = self.owned, given
         if before - given:
             self.group.history.add(
@@ -221,6 +227,49 @@ class EpochMember:
                 raise group.broken(
                     "P3", f"{self.name} committed partition {index}, which {owner} owned since {since} ns"
                 )
+
+
+class StreamsThread(EpochMember):
+    """A thread of an application of one subtopology, whose tasks are the partitions of the topic (KIP-1071)."""
+
+    def _request(self, epoch: int) -> Any:
+        kio = message(STREAMS_HEARTBEAT, 0)
+        is_full, joins = epoch >= 0 and (epoch == 0 or self._reports), epoch == 0
+        owned = () if joins else tuple(sorted(self.owned))
+        tasks = (kio.TaskIds(subtopology_id="0", partitions=owned),) if owned else ()
+        subtopology = kio.Subtopology(
+            subtopology_id="0",
+            source_topics=(TOPIC,),
+            source_topic_regex=(),
+            state_changelog_topics=(),
+            repartition_sink_topics=(),
+            repartition_source_topics=(),
+            copartition_groups=(),
+        )
+        return kio.StreamsGroupHeartbeatRequest(
+            group_id=self.group.group_id,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            endpoint_information_epoch=-1,
+            instance_id=None,
+            rack_id=None,
+            rebalance_timeout=timedelta(seconds=REBALANCE_TIMEOUT_S) if is_full else timedelta(milliseconds=-1),
+            topology=kio.Topology(epoch=0, subtopologies=(subtopology,)) if joins else None,
+            active_tasks=tasks if is_full else None,
+            standby_tasks=() if is_full else None,
+            warmup_tasks=() if is_full else None,
+            process_id=self.name if joins else None,
+            user_endpoint=None,
+            client_tags=() if joins else None,
+            task_offsets=None,
+            task_end_offsets=None,
+            shutdown_application=False,
+        )
+
+    def _given(self, answer: Any) -> frozenset[int] | None:
+        if answer.active_tasks is None:
+            return None
+        return frozenset(index for task in answer.active_tasks for index in task.partitions)
 
 
 def names(partitions: Any) -> tuple[str, ...]:

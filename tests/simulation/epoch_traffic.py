@@ -1,6 +1,6 @@
-"""The part of a run that KIP-848 groups have: members on whole brokers, judged by the checker of real clusters.
+"""The part of a run that KIP-848 and streams groups have: members on whole brokers, judged as real clusters are.
 
-P1  a partition has one owner over all epochs
+P1  a partition, or the task that reads it, has one owner over all epochs
 P2  a member's epoch only grows
 P3  no commit of a former owner is accepted, and no acknowledged commit is lost
 P5  a member is removed only after its session, or the time to confirm a revocation, has ended
@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.checker import check, summary
 from tests.kit.history import CommittedFetch, History, Removed
-from tests.simulation.epoch_members import SESSION_S, EpochMember, names
+from tests.simulation.epoch_members import SESSION_S, EpochMember, StreamsThread, names
 from tests.simulation.history import EARLY_MS, Violation
 from tests.simulation.members import TOPIC
 from tests.simulation.wire import Disconnected, Wire, message
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FETCH: Final = 9
 READ_EVERY_S: Final = 20.0
 _NOTES_KEPT: Final = 60
-_CONFIGS: Final = {"consumer.session.timeout.ms": str(int(SESSION_S * 1000)), "consumer.heartbeat.interval.ms": "3000"}
+_CONFIGS: Final = {"session.timeout.ms": str(int(SESSION_S * 1000)), "heartbeat.interval.ms": "3000"}
 
 
 class EpochGroupHistory:
@@ -84,11 +84,14 @@ class EpochGroupHistory:
 
 
 class EpochTraffic:
-    """The KIP-848 groups of a run."""
+    """The KIP-848 and streams groups of a run."""
 
-    def __init__(self, world: World, group_count: int) -> None:
+    def __init__(self, world: World, group_count: int, streams_group_count: int) -> None:
         self.world = world
-        self.groups = {f"e{number}": EpochGroupHistory(self, f"e{number}") for number in range(group_count)}
+        self.members = dict.fromkeys((f"e{number}" for number in range(group_count)), EpochMember)
+        self.members |= dict.fromkeys((f"t{number}" for number in range(streams_group_count)), StreamsThread)
+        """Group id -> what its members are."""
+        self.groups = {group_id: EpochGroupHistory(self, group_id) for group_id in self.members}
         self.topic_id: Any = None
         self.slots: dict[str, list[EpochMember | None]] = {}
         self.members_started = 0
@@ -101,8 +104,10 @@ class EpochTraffic:
         found = await app.context.catalog.find("default", TOPIC)
         assert found is not None
         self.topic_id = found.topic_id
-        for group_id in self.groups:
-            await configs.alter(app.context.store, app.context.store.group_keys("default", group_id), _CONFIGS, [])
+        for group_id, member in self.members.items():
+            kind = "streams" if member is StreamsThread else "consumer"
+            times = {f"{kind}.{name}": value for name, value in _CONFIGS.items()}
+            await configs.alter(app.context.store, app.context.store.group_keys("default", group_id), times, [])
 
     def tasks(self) -> list[asyncio.Task[None]]:
         """Everybody, as tasks that end with the run."""
@@ -130,7 +135,7 @@ class EpochTraffic:
         while True:
             starts += 1
             self.members_started += 1
-            member = EpochMember(self, self.groups[group_id], f"{group_id}.{slot}.{starts}", rng)
+            member = self.members[group_id](self, self.groups[group_id], f"{group_id}.{slot}.{starts}", rng)
             self.slots[group_id][slot] = member
             running = self.world.loop.create_task(member.run())
             try:
@@ -219,12 +224,18 @@ class EpochTraffic:
 
     def counts(self) -> dict[str, int]:
         """Rows of the report."""
-        operations = [one for group in self.groups.values() for one in group.history]
-        kinds = [type(one).__name__ for one in operations]
         return {
-            "KIP-848 members started": self.members_started,
-            "KIP-848 members removed": sum(group.removed for group in self.groups.values()),
-            "KIP-848 assignments": kinds.count("Assigned"),
-            "KIP-848 commits": kinds.count("Commit"),
-            "KIP-848 looks at commits": kinds.count("CommittedFetch"),
+            **self._counts("KIP-848", EpochMember),
+            **self._counts("streams", StreamsThread),
+            "KIP-848 and streams members started": self.members_started,
+        }
+
+    def _counts(self, name: str, members: type[EpochMember]) -> dict[str, int]:
+        groups = [self.groups[group_id] for group_id, one in self.members.items() if one is members]
+        kinds = [type(one).__name__ for group in groups for one in group.history]
+        return {
+            f"{name} members removed": sum(group.removed for group in groups),
+            f"{name} assignments": kinds.count("Assigned"),
+            f"{name} commits": kinds.count("Commit"),
+            f"{name} looks at commits": kinds.count("CommittedFetch"),
         }

@@ -20,7 +20,7 @@ _TASKS_MIN: Final = 64
 class Timer(list[Any]):
     """A callback that can be taken back, as asyncio's handles: callback, arguments, context."""
 
-    __slots__ = ()
+    __slots__ = ("_when",)
 
     def cancel(self) -> None:
         """Do not call back."""
@@ -30,6 +30,15 @@ class Timer(list[Any]):
     def cancelled(self) -> bool:
         """Whether it was taken back."""
         return self[0] is None
+
+    def at(self, when: float) -> Timer:
+        """Itself, due at a time of the loop."""
+        self._when = when
+        return self
+
+    def when(self) -> float:
+        """The time at which it is due."""
+        return self._when
 
 
 Entry = tuple[Callable[..., Any], tuple[Any, ...], Context | None] | Timer
@@ -162,7 +171,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Context | None = None) -> Any:
         """As asyncio's, and two timers of one instant come in the order in which they were set."""
-        timer = Timer((callback, args, context or copy_context()))
+        timer = Timer((callback, args, context or copy_context())).at(when)
         self._file(when, timer)
         return timer
 

@@ -84,6 +84,36 @@ PLANTED_BUGS: Final = {
         "rest",
         "P6: a member that waits for partitions is answered as one that has them",
     ),
+    "streams-task-before-release": PlantedBug(
+        "broker/tidegate/groups/streams/reconciliation.py",
+        "if owners.get(task, member.member_id) == member.member_id and task not in process_standby",
+        "if task not in process_standby",
+        "P7: a task of a streams group is decided to have two owners, which the model refuses",
+    ),
+    "share-log-not-followed": PlantedBug(
+        "broker/tidegate/apis/share_reading.py",
+        "            await self._follow_log(partition, acquired.last)",
+        "            pass",
+        "P3: records that a broker has not noticed are delivered without their data, and finished as gaps",
+    ),
+    "share-acknowledged-by-anybody": PlantedBug(
+        "redis_scripts/share/acknowledge_records.lua",
+        "if row.first > next_offset or row.owner ~= member_id then return false end",
+        "if row.first > next_offset then return false end",
+        "P3: a member whose lock expired accepts what another member has",
+    ),
+    "share-keys-not-chained": PlantedBug(
+        "redis_scripts/share/acquire_records.lua",
+        'if key ~= "-" and share_rows.chain(p, row, key) then',
+        "if false then",
+        "P7: a record does not wait for an earlier one of its key",
+    ),
+    "share-next-of-key-forgotten": PlantedBug(
+        "redis_scripts/lib/share_rows.lua",
+        "        unchain(p, found[2])",
+        "",
+        "P8: a record that waited for its key is never delivered",
+    ),
     "unknown-append-acknowledged": PlantedBug(
         "broker/tidegate/log/append.py",
         "        if isinstance(outcome, bytes):",

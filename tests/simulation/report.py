@@ -19,6 +19,8 @@ class Plan:
     """Of the topic that producers and readers use; partition-hours are the hours times these."""
     epoch_groups: int = 0
     """Groups of KIP-848 beside the classic ones."""
+    streams_groups: int = 0
+    share_groups: int = 0
     gentle_s: float = 420.0
     """How long gentle faults go on before the rough ones and the calm."""
 
@@ -63,7 +65,10 @@ class Report:
         """How to see it again."""
         plan = self.plan
         planted = f" --plant {plant}" if plant else ""
-        groups = f"--groups {plan.groups} --epoch-groups {plan.epoch_groups}"
+        groups = (
+            f"--groups {plan.groups} --epoch-groups {plan.epoch_groups} --streams-groups {plan.streams_groups} "
+            f"--share-groups {plan.share_groups}"
+        )
         size = f"{groups} --hours {plan.hours} --partitions {plan.partitions}"
         return f'replay: make simulate ARGS="--seed {plan.seed} {size}{planted}"'
 

@@ -15,12 +15,17 @@ from tests.simulation.planted_bugs import PLANTED_BUGS
 TIMEOUT_S = 400
 """They take seconds of CPU; a machine that does much else may be ten times slower."""
 
+_STREAMS_AND_SHARES = (
+    "--groups", "1", "--partitions", "0", "--streams-groups", "4", "--share-groups", "2", "--hours", "0.1"
+)  # fmt: skip
+_NO_OTHER_GROUPS = ("--epoch-groups", "0", "--streams-groups", "0", "--share-groups", "0")
+
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
 
 
 def simulate(*options: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
     """The command, in a process of its own: it replaces clocks and randomness."""
-    command = [sys.executable, "-m", "tests.simulation", "--epoch-groups", "0", *options]
+    command = [sys.executable, "-m", "tests.simulation", *_NO_OTHER_GROUPS, *options]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
 
@@ -104,6 +109,36 @@ def test_simulation_of_kip_848_groups_checks_every_promise() -> None:
     assert counted(run, "KIP-848 members removed") > 20
     assert counted(run, "KIP-848 assignments") > 100
     assert counted(run, "KIP-848 commits") > 2_000
+
+
+def test_simulation_of_streams_and_share_groups_checks_every_promise() -> None:
+    run = simulate("--seed", "3", *_STREAMS_AND_SHARES)
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert counted(run, "promises broken") == 0
+    assert counted(run, "streams assignments") > 30
+    assert counted(run, "streams commits") > 500
+    assert counted(run, "share acceptances acknowledged") > 300
+    assert counted(run, "share deliveries again") > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bug", "promise"),
+    [
+        ("streams-task-before-release", "P7"),
+        ("share-log-not-followed", "P7"),
+        ("share-acknowledged-by-anybody", "P3"),
+        ("share-keys-not-chained", "P7"),
+        ("share-next-of-key-forgotten", "P8"),
+    ],
+)
+def test_planted_bug_of_streams_and_share_groups_is_found(bug: str, promise: str) -> None:
+    groups = ("--streams-groups", "12") if bug.startswith("streams") else ("--share-groups", "4")
+    run = simulate("--seed", "1", "--groups", "1", "--partitions", "0", *groups, "--hours", "0.15", "--plant", bug)
+
+    assert run.returncode == 1, run.stdout + run.stderr
+    assert f"\n{promise} broken at " in run.stdout
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from tests.simulation.members import TOPIC, Member
 from tests.simulation.network import Network
 from tests.simulation.redis_link import SERVER_OPTIONS, ServerConnection, SimRedis
 from tests.simulation.report import Plan, Report
+from tests.simulation.share_traffic import ShareTraffic
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
 from tidegate.settings import Settings
@@ -81,7 +82,8 @@ class World:
         self.calm_over.set_result(None)
         self.members_started = 0
         self.log = LogTraffic(self, plan.partitions)
-        self.epochs = EpochTraffic(self, plan.epoch_groups)
+        self.epochs = EpochTraffic(self, plan.epoch_groups, plan.streams_groups)
+        self.shares = ShareTraffic(self, plan.share_groups)
         self._read_to = [b"-"] * SHARDS
 
     # -- a run
@@ -95,8 +97,9 @@ class World:
         await self.brokers[0].app.context.catalog.create("default", TOPIC, self.partition_count)
         await self.log.create()
         await self.epochs.create()
+        await self.shares.create()
         slots = [self.loop.create_task(self._slot(*slot)) for slot in self._slots()]
-        slots += self.log.tasks() + self.epochs.tasks()
+        slots += self.log.tasks() + self.epochs.tasks() + self.shares.tasks()
         checks = self.loop.create_task(self._check_events())
         ends_s = self.plan.hours * 3600
         try:
@@ -133,9 +136,11 @@ class World:
             self._check_rest()
             self.log.check_rest()
             self.epochs.check_rest()
+            self.shares.check_rest()
             self.calm_over.set_result(None)
         self.log.check_history()
         self.epochs.check_history()
+        self.shares.check_history()
 
     def _fail(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """A callback failed, of the simulation (a promise is broken, most likely) or of a broker."""
@@ -230,7 +235,7 @@ class World:
                 texts = [text.decode() for text in fields]
                 entry = dict(zip(texts[::2], texts[1::2], strict=True))
                 at_s = (int(entry["time"]) - clock.START_MS) / 1000
-                if not self.epochs.event(entry, at_s):
+                if not self.epochs.event(entry, at_s) and not self.shares.event(entry):
                     self.history.event(entry, at_s)
                 self._read_to[shard] = b"(" + entry_id
         self.connection.calls(self.redis.now_ms(), [("XTRIM", key, "MAXLEN", 0) for key in keys])
@@ -299,6 +304,7 @@ def _fill(report: Report, world: World) -> None:
     report.counts = {
         **world.log.counts(),
         **world.epochs.counts(),
+        **world.shares.counts(),
         "members started": world.members_started,
         "rebalances": history.rebalances,
         "members removed": history.removals,
