@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from typing import Any
 
 import pytest
@@ -373,3 +374,26 @@ def test_batches_of_markers_are_no_letters() -> None:
     later = Batch.parse(build_batch([NewRecord(b"v")], base_offset=5))
 
     assert [offset for offset, _ in source_records([plain, marker, later], 1, 9, False)] == [1, 3, 4, 5]
+
+
+async def test_letters_of_records_that_the_writing_broker_has_not_noticed_have_their_value(shares: ShareWorld) -> None:
+    await configured(shares)
+    await shares.configure(errors_deadletterqueue_copy_record_enable="true")
+    log = shares.brokers[1].context.logs.partition(shares.topics["t1"], 0)
+    await log.ensure()
+    log.on_change(lambda: None)
+    async with asyncio.timeout(20):
+        while not log.subscription.is_subscribed:
+            await asyncio.sleep(0.01)
+    before = copy.deepcopy(log.view)
+    a = await holding(shares, 1)
+    async with asyncio.timeout(20):
+        while log.view.end < 1:
+            await asyncio.sleep(0.01)
+    assert await a.ack(0, 0, REJECT) == "NONE"
+
+    log.view = before  # as if no message of the append had come
+    await drain(shares, broker=1)
+
+    (letter,) = await letters(shares)
+    assert letter.value is not None

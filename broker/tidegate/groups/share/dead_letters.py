@@ -47,8 +47,8 @@ logger = structlog.get_logger()
 class Log(Protocol):
     """The log of a partition, as far as dead letters need it."""
 
-    async def ensure(self) -> Offsets:
-        """The offsets, once they are loaded."""
+    async def latest(self) -> Offsets:
+        """The offsets after a refresh."""
 
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: Callable[[Any], None]) -> None:
         """Call back with whole batches from the one that contains `offset`, or with the error."""
@@ -193,7 +193,8 @@ class DeadLetters:
             yield _missing(range(letter.first, letter.last + 1))
             return
         log = self._log_of(topic, letter.partition.index)
-        offset = min(max(letter.first, (await log.ensure()).log_start_offset), letter.last + 1)
+        known = await log.latest()  # another broker may have delivered records that this one has not noticed
+        offset = min(max(letter.first, known.log_start_offset), letter.last + 1)
         yield _missing(range(letter.first, offset))
         while offset <= letter.last:
             batches = await _batches_at(log, offset)
