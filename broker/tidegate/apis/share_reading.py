@@ -97,7 +97,7 @@ class ShareReading:
                 self._fail(partition, UnknownTopicOrPartition() if gone else error)
 
     def _fail(self, partition: SharePartition, error: Exception) -> None:
-        if isinstance(error, StoreUnavailable):
+        if isinstance(error, StoreUnavailable | OffsetNotAvailable):  # clients fetch again after this one
             error = KafkaStorageError(error.message)
         code, message = (error.code.value, error.message) if isinstance(error, KafkaError) else (-1, None)
         result = self._result(partition)
