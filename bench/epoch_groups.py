@@ -287,8 +287,7 @@ async def share(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
         group_id = f"bench-{args.run_id}"
         workers = [Worker(group_id, topic, *one) for one in await _wires(endpoint, group_id, args.members)]
         await _from_the_beginning(endpoint, group_id)
-        for worker in workers:
-            await worker.join()
+        await asyncio.gather(*(one.join() for one in workers))
         meter = Meter(endpoint.pids)
         meter.start()
         tasks = [asyncio.create_task(one.work()) for one in workers]
