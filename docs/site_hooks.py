@@ -18,8 +18,8 @@ def navigation(index: str) -> list[dict[str, Any]]:
         if heading := _HEADING.match(line):
             sections.append({heading[1]: []})
         elif (entry := _ENTRY.match(line)) and sections[1:]:
-            name, path, tells = entry.groups()
-            title = f"{name} {re.sub(r'[`*]', '', tells)}" if name.isdigit() else name
+            name, path, title_text = entry.groups()
+            title = f"{name} {re.sub(r'[`*]', '', title_text)}" if name.isdigit() else name
             next(iter(sections[-1].values())).append({title: path})
     return [section for section in sections if any(section.values())]
 
