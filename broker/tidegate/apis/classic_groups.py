@@ -22,7 +22,7 @@ from tidegate.groups import classic
 from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
 from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, supports_delayed_heartbeats
 from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, SyncRequest
-from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
 from tidegate.protocol.error_shapes import NO_TIME, at_top
@@ -44,7 +44,15 @@ _JOINS: Final = metrics.apis[ApiKey.JOIN_GROUP]
 _LEAVES: Final = metrics.apis[ApiKey.LEAVE_GROUP]
 
 
-@api(ApiKey.JOIN_GROUP, first=0, last=9, cancelled=True, prepared=True, error=error_responses.join_group)
+@api(
+    ApiKey.JOIN_GROUP,
+    first=0,
+    last=9,
+    cancelled=True,
+    prepared=True,
+    decoded_bytes_max=4 << 20,  # metadata is limited to 1 MiB a member: `groups.classic`
+    error=error_responses.join_group,
+)
 async def join_group(call: Call, request: JoinGroupRequest) -> list[bytes]:
     """Join or rejoin a group and wait for the end of the join phase.
 
@@ -66,12 +74,12 @@ async def join_group(call: Call, request: JoinGroupRequest) -> list[bytes]:
     except JoinRefused as refused:
         code = refused.error.code.value
         _JOINS.error(code)
-        return fast_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
+        return group_writers.join_group(call.version, code, -1, None, None, "", refused.member_id, ())
     if request.group_instance_id is not None:  # it may have replaced a member, which must not be answered as before
         call.context.heartbeats.snapshots.discard(keys)
     if joined.members and not joined.skip_assignment and joined.protocol_type == _CONSUMER:
         _note_subscribed(call, keys, joined)
-    return fast_writers.join_group(
+    return group_writers.join_group(
         call.version,
         ErrorCode.none.value,
         joined.generation,
@@ -148,7 +156,7 @@ async def sync_group(call: Call, request: SyncGroupRequest) -> bytes:
     except OtherGroupType:
         synced = await classic_members.sync(call, keys, entered)
     note_assigned(call, keys, request, synced)
-    return fast_writers.sync_group(
+    return group_writers.sync_group(
         call.version,
         ErrorCode.none.value,
         synced.protocol_type or None,
@@ -172,7 +180,7 @@ def heartbeat(call: Call, request: HeartbeatRequest) -> None:
             return
         if code:
             _HEARTBEATS.error(code)
-        reply(fast_writers.heartbeat(version, code))
+        reply(group_writers.heartbeat(version, code))
 
     delayed = _delayed(call)
     if delayed is not None:
@@ -181,7 +189,7 @@ def heartbeat(call: Call, request: HeartbeatRequest) -> None:
     heartbeats = call.context.heartbeats
     member = heartbeats.answer(keys, member_ref, answer)
     if member is not None:
-        call.client.repeat = Repeat(fast_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
+        call.client.repeat = Repeat(group_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
 
 
 def _delayed(call: Call) -> DelayedHeartbeat | None:

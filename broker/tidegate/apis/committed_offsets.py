@@ -27,7 +27,7 @@ from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import OTHER_TYPE
 from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.log.offload import DECODED
-from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
@@ -84,7 +84,7 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
         except Exception as error:  # noqa: BLE001 - the request must be answered
             code = code_of(error, ErrorCode.coordinator_not_available)
             results += [(label_of(call, one), [(p.partition_index, code) for p in one.partitions]) for one in topics]
-    call.reply(await DECODED.run(fast_writers.offset_commit, call.version, join_topics(results)))
+    call.reply(await DECODED.run(group_writers.offset_commit, call.version, join_topics(results)))
 
 
 @inline_api(
@@ -329,7 +329,7 @@ def _reply_commit(call: Call, results: Results) -> None:
     if isinstance(call, _PartCall):
         call.future.set_result(results)
     else:
-        call.reply(fast_writers.offset_commit(call.version, results))
+        call.reply(group_writers.offset_commit(call.version, results))
 
 
 # -- OffsetDelete

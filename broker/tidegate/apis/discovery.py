@@ -25,7 +25,7 @@ from tidegate.cluster import features
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
-from tidegate.protocol import codec, error_responses, fast_writers
+from tidegate.protocol import codec, error_responses, group_writers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.group_writers import Coordinator
@@ -68,19 +68,19 @@ def api_versions(call: Call, request: ApiVersionsRequest) -> None:
     if call.version >= 3:
         name, version = request.client_software_name, request.client_software_version
         if not (_is_software(name) and _is_software(version)):
-            call.reply(fast_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
+            call.reply(log_writers.api_versions(call.version, ErrorCode.invalid_request.value, ()))
             return
         call.client.note_software(name, version)
         code = _misrouted(call, request)
         if code is not ErrorCode.none:
-            call.reply(fast_writers.api_versions(call.version, code.value, ()))
+            call.reply(log_writers.api_versions(call.version, code.value, ()))
             return
     try:
         if call.client.sasl is not None and not call.client.sasl.admit_api_versions():
             call.close("a second ApiVersions before SASL authentication")
             return
     except IllegalSaslState as error:
-        call.reply(fast_writers.api_versions(call.version, error.code.value, ()))
+        call.reply(log_writers.api_versions(call.version, error.code.value, ()))
         return
     hides_telemetry = not call.context.settings.client_metrics_enabled
     call.reply(_api_versions(call.version, len(registry.served), hides_telemetry))
@@ -99,7 +99,7 @@ def _misrouted(call: Call, request: ApiVersionsRequest) -> ErrorCode:
 @cache
 def _api_versions(version: int, _: int, hides_telemetry: bool) -> bytes:
     """The answer of a version; the number of served APIs changes in tests only."""
-    return fast_writers.api_versions(
+    return log_writers.api_versions(
         version, ErrorCode.none.value, _listed(hides_telemetry), features.SUPPORTED, features.FINALIZED, features.EPOCH
     )
 
@@ -188,7 +188,7 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> bytes
         found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
     else:
         found = [_coordinator(call, key) async for key in in_slices(request.coordinator_keys, _KEYS_SLICE)]
-    return fast_writers.find_coordinator(call.version, found)
+    return group_writers.find_coordinator(call.version, found)
 
 
 def _coordinator(call: Call, key: str) -> Coordinator:

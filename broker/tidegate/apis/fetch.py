@@ -23,9 +23,9 @@ from tidegate.apis.registry import inline_api
 from tidegate.apis.shared_fetches import READ_COMMITTED, FetchKey, SharedAnswer
 from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.log.owners import Reader
-from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol import error_responses, log_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.fast_writers import Endpoint, FetchPartition
+from tidegate.protocol.log_writers import Endpoint, FetchPartition
 
 if TYPE_CHECKING:
     from kio.schema.fetch.v18.request import FetchRequest
@@ -59,7 +59,7 @@ def fetch(call: Call, request: Any) -> None:
         call.client.on_closed.append(lambda: context.fetch_sessions.close_connection(connection_id))
     opened = context.fetch_sessions.open(request, call.version, connection_id, SESSIONS_MAX)
     if opened.fetch_set is None:
-        call.reply(fast_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
+        call.reply(log_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
     else:
         Fetching(call, request, opened.fetch_set, opened.session_id, full=opened.full).start()
 
@@ -155,7 +155,7 @@ class Fetching(Reading):
             assert wanted.result is not None
             topics.setdefault(wanted.key, []).append(wanted.result)
         leaders = self._leaders(reported) if self._names_leaders else ()
-        body = fast_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()), leaders)
+        body = log_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()), leaders)
         note_fetched(call, reported)
         call.context.usage.fetched(
             (wanted.log.topic, wanted.result.size)

@@ -33,7 +33,7 @@ from tidegate.errors import (
     UnsupportedCompressionType,
 )
 from tidegate.log.record_format.record_log import RecordLog
-from tidegate.protocol.fast_writers import FetchPartition
+from tidegate.protocol.log_writers import FetchPartition
 from tidegate.records.batch import holds_zstd
 from tidegate.store.calls import error_of
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidegate.apis.shared_fetches import FetchKey, SharedAnswer
     from tidegate.log.logs import FetchedLog
     from tidegate.log.owners import Reader
-    from tidegate.protocol.fast_writers import FetchPartition
+    from tidegate.protocol.log_writers import FetchPartition
 
 TOPIC_IDS_FROM: Final = 13
 SESSIONS_FROM: Final = 7

@@ -17,7 +17,7 @@ from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, r
 from tidegate.groups.consumer.commits import check_fetching_member
 from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, offset_field, split_field
 from tidegate.log.offload import DECODED
-from tidegate.protocol import error_responses, fast_writers
+from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.store.keys import GroupKeys
@@ -61,7 +61,7 @@ async def _fetch_in_parts(call: Call, request: Any) -> None:
         if worst and call.version >= _GROUP_ERRORS_FROM:
             topics = []
         groups.append((group.group_id, worst, join_topics(topics)))
-    call.reply(await DECODED.run(fast_writers.offset_fetch, call.version, groups))
+    call.reply(await DECODED.run(group_writers.offset_fetch, call.version, groups))
 
 
 @inline_api(
@@ -294,7 +294,7 @@ class _FetchReply:
             self._finish()
 
     def _finish(self) -> None:
-        self._call.reply(fast_writers.offset_fetch(self._call.version, self._groups))
+        self._call.reply(group_writers.offset_fetch(self._call.version, self._groups))
 
 
 class _PartReply(_FetchReply):

@@ -24,6 +24,7 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
 from tidegate.memory import shares_of
 from tidegate.protocol import codec
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.metadata_writer import TopicWriter
 from tidegate.protocol.versions import Fields
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-METADATA: Final = 3
 NO_OPERATIONS: Final = -(1 << 31)
 TOPIC_OPERATIONS: Final = 0b1101_1111_1000
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS."""
@@ -191,7 +191,7 @@ async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedT
             if last - first == SLICE:
                 await asyncio.sleep(0)
         parts.append(after)
-    whole = codec.encode(METADATA, question.version, _whole(call, question, ()))
+    whole = codec.encode(ApiKey.METADATA, question.version, _whole(call, question, ()))
     before, after = writer.around_topics(whole, count)
     return b"".join([before, *parts, after])
 
@@ -217,7 +217,7 @@ def answer(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
     nameable = broker_lease.nameable(listener)
     epoch = encoded_of(call.context.catalog).leader_epoch(call)
     topics = tuple(_topics(call.context.catalog, question, refreshed, nameable, epoch))
-    return codec.encode(METADATA, question.version, _whole(call, question, topics))
+    return codec.encode(ApiKey.METADATA, question.version, _whole(call, question, topics))
 
 
 def _whole(call: Call, question: Question, topics: tuple[MetadataResponseTopic, ...]) -> Fields:

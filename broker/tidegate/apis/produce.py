@@ -1,6 +1,6 @@
 """Produce: batches validated in Kafka's order, appended concurrently, answered together.
 
-A partition's outcome is one tuple of the answer (`fast_writers.produce`). A request needs no task and no future: the
+A partition's outcome is one tuple of the answer (`log_writers.produce`). A request needs no task and no future: the
 log calls back, and the last partition's outcome sends the answer. Batches are decompressed only if their topic or
 header requires it (records.validation, records.recompression). A topic that is not cached is read from the store once;
 producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, LogValidator.
@@ -36,7 +36,7 @@ from tidegate.errors import (
 from tidegate.log.offload import PRODUCED
 from tidegate.log.unresolved import LogUnreachable
 from tidegate.memory import shares_of
-from tidegate.protocol import error_responses, fast_writers, old_responses
+from tidegate.protocol import error_responses, log_writers, old_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
@@ -331,7 +331,7 @@ class Producing:
             topics.append((key, self._outcomes[place : place + len(partitions)]))
             place += len(partitions)
         request.topics = []  # releases the frame
-        write = fast_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
+        write = log_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
         body = write(call.version, topics)  # type: ignore[arg-type]
         if self._delay_s:
             call.mute(self._delay_s)

@@ -80,6 +80,9 @@ class Api:
     """One request at a time per connection: the replies are large."""
     cancelled: bool = False
     """A handler that waits is cancelled when the client disconnects; others run to completion."""
+    decoded_bytes_max: int = 16 << 20
+    """Largest request that is decoded into objects: above it copying alone stalls the event loop. One with the most
+    elements and names of usual length is smaller."""
     prepared: bool = False
     """The routes are created after the start, in a thread: members of many groups ask at once."""
 

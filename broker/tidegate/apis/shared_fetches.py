@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidegate.protocol import fast_writers
-from tidegate.protocol.fast_writers import FetchPartition
+from tidegate.protocol import log_writers
+from tidegate.protocol.log_writers import FetchPartition
 from tidegate.protocol.primitives import INT32
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SharedAnswer:
             key.partition, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
             aborted, found.buffers, found.size,
         )  # fmt: skip
-        first, *rest = fast_writers.fetch(key.version, 0, _NO_SESSION, [(key.topic, [result])])
+        first, *rest = log_writers.fetch(key.version, 0, _NO_SESSION, [(key.topic, [result])])
         self.topic = topic
         self.key = key
         self.found = found

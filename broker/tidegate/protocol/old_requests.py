@@ -20,6 +20,7 @@ from datetime import timedelta
 from struct import Struct, error
 from typing import ClassVar, Final, TypeVar
 
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.produce_request import read_produce
 from tidegate.protocol.schema_walk import ELEMENTS_MAX, Buffer, DecodeError
 
@@ -294,16 +295,16 @@ def _offset_fetch(reader: _Reader, version: int) -> OffsetFetchRequest:
 
 
 _READERS: Final[dict[int, Callable[[_Reader, int], object]]] = {
-    1: _fetch,
-    2: _list_offsets,
-    8: _offset_commit,
-    9: _offset_fetch,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
 }
 
 
 def decoder(api_key: int, version: int) -> Callable[[Buffer, int, int], object]:
     """The decoder of one of the versions in `versions.OLD_VERSIONS`; it raises DecodeError."""
-    if api_key == 0:
+    if api_key == ApiKey.PRODUCE:
         return lambda data, start, end: _produce(data, start, end, version)
     read = _READERS[api_key]
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.protocol import group_writers
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.primitives import INT32, INT64, NO_THROTTLE, name
 
 _PRODUCED: Final = struct.Struct(">ihq").pack
@@ -125,11 +126,11 @@ def _encode_offset_fetch(version: int, response: Any) -> bytes:
 
 
 _ENCODERS: Final[dict[int, Callable[[int, Any], bytes]]] = {
-    0: _encode_produce,
-    1: _encode_fetch,
-    2: _encode_list_offsets,
-    8: _encode_offset_commit,
-    9: _encode_offset_fetch,
+    ApiKey.PRODUCE: _encode_produce,
+    ApiKey.FETCH: _encode_fetch,
+    ApiKey.LIST_OFFSETS: _encode_list_offsets,
+    ApiKey.OFFSET_COMMIT: _encode_offset_commit,
+    ApiKey.OFFSET_FETCH: _encode_offset_fetch,
 }
 
 

@@ -9,10 +9,12 @@ from typing import Any, Final
 from kio import index
 from kio.schema.index import api_key_map, schema_name_map
 
+from tidegate.protocol.api_keys import ApiKey
+
 NEWER: Final = {
-    (18, 5): "api_versions_v5:ApiVersions",
-    (28, 6): "txn_offset_commit_v6:TxnOffsetCommit",
-    (42, 3): "delete_groups_v3:DeleteGroups",
+    (ApiKey.API_VERSIONS, 5): "api_versions_v5:ApiVersions",
+    (ApiKey.TXN_OFFSET_COMMIT, 6): "txn_offset_commit_v6:TxnOffsetCommit",
+    (ApiKey.DELETE_GROUPS, 3): "delete_groups_v3:DeleteGroups",
 }
 """API key and version -> module and the name before `Request` and `Response`."""
 

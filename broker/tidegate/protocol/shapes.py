@@ -36,6 +36,7 @@ from kio.schema.offset_fetch.v9.request import OffsetFetchRequestGroup
 from kio.serial._implicit_defaults import get_tagged_field_default
 from kio.serial._introspect import EntityField, EntityTupleField, PrimitiveTupleField, classify_field, is_optional
 
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.schemas import load_request_schema, versions_of
 from tidegate.protocol.versions import Fields
 
@@ -93,19 +94,19 @@ def complete(api_key: int) -> None:
 def _moved(api_key: int, version: int) -> dict[str, Adapter]:
     """Fields that this version has in another place of the request."""
     match api_key:
-        case 1 if version >= 15:
+        case ApiKey.FETCH if version >= 15:
             return {"replica_id": lambda request: request.replica_state.replica_id}
-        case 9 if version <= 7:
+        case ApiKey.OFFSET_FETCH if version <= 7:
             return {"groups": _one_group}
-        case 10 if version <= 3:
+        case ApiKey.FIND_COORDINATOR if version <= 3:
             return {"coordinator_keys": lambda request: (request.key,)}
-        case 11 if version == 0:
+        case ApiKey.JOIN_GROUP if version == 0:
             return {"rebalance_timeout": lambda request: request.session_timeout}
-        case 13 if version <= 2:
+        case ApiKey.LEAVE_GROUP if version <= 2:
             return {"members": _one_member}
-        case 20 if version <= 5:
+        case ApiKey.DELETE_TOPICS if version <= 5:
             return {"topics": _named_topics}
-        case 24 if version <= 3:
+        case ApiKey.ADD_PARTITIONS_TO_TXN if version <= 3:
             return {"transactions": _one_transaction}
     return {}
 
@@ -139,28 +140,28 @@ def _named_topics(request: Any) -> tuple[DeleteTopicState, ...]:
 def response_adapter(api_key: int, version: int) -> Adapter | None:
     """Converts the newest response for this version's writer; None when no field moved."""
     match api_key:
-        case 3 if version <= 11:
+        case ApiKey.METADATA if version <= 11:
             return _named_metadata
-        case 9 if version <= 7:
+        case ApiKey.OFFSET_FETCH if version <= 7:
             return lambda response: Fields(
                 throttle_time=response.throttle_time,
                 topics=response.groups[0].topics,
                 error_code=response.groups[0].error_code,
             )
-        case 10 if version <= 3:
+        case ApiKey.FIND_COORDINATOR if version <= 3:
             return lambda response: Fields(response.coordinators[0], throttle_time=response.throttle_time)
-        case 11 if version <= 6:
+        case ApiKey.JOIN_GROUP if version <= 6:
             return _join_with_protocol
-        case 13 if version <= 2:
+        case ApiKey.LEAVE_GROUP if version <= 2:
             return _leave_of_one
-        case 20 if version <= 5:
+        case ApiKey.DELETE_TOPICS if version <= 5:
             return _named_deletions
-        case 24 if version <= 3:
+        case ApiKey.ADD_PARTITIONS_TO_TXN if version <= 3:
             return lambda response: Fields(
                 throttle_time=response.throttle_time,
                 results_by_topic_v3_and_below=response.results_by_transaction[0].topic_results,
             )
-        case 57 if version <= 1:
+        case ApiKey.UPDATE_FEATURES if version <= 1:
             return lambda response: Fields(response, results=getattr(response, "results", ()))
     return None
 

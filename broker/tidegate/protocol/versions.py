@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tidegate.protocol.api_keys import ApiKey
+
 OLD_VERSIONS: Final[dict[int, tuple[int, int]]] = {
-    0: (0, 2),  # Produce
-    1: (0, 3),  # Fetch
-    2: (0, 0),  # ListOffsets
-    8: (0, 1),  # OffsetCommit
-    9: (0, 0),  # OffsetFetch
+    ApiKey.PRODUCE: (0, 2),
+    ApiKey.FETCH: (0, 3),
+    ApiKey.LIST_OFFSETS: (0, 0),
+    ApiKey.OFFSET_COMMIT: (0, 1),
+    ApiKey.OFFSET_FETCH: (0, 0),
 }
 """API key -> versions, both inclusive, that Kafka 4.0 removed (KIP-896) and kio does not have; `old_requests.py` and
 `old_responses.py` serve them."""

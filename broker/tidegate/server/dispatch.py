@@ -12,18 +12,12 @@ from kio.schema.errors import ErrorCode
 from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.log.offload import DECODED
 from tidegate.protocol import codec
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.schema_walk import DecodeError
 from tidegate.server.pending_request import PendingRequest
 
 logger = structlog.get_logger()
 
-PRODUCE: Final = 0
-
-DECODED_BYTES_MAX: Final = 16 << 20
-"""Largest request that is decoded into objects (all but Produce), bytes: above it copying alone stalls the event loop.
-The most elements that a request may have, with names of usual length, take less."""
-BYTES_MAX: Final = {11: 4 << 20}
-"""The same for JoinGroup, whose metadata is limited to 1 MiB a member (`groups.classic`)."""
 LARGE_BYTES: Final = 64 * 1024
 """Requests above this many bytes are decoded in a thread: decoding their elements may take many ms."""
 
@@ -32,7 +26,7 @@ def start(pending: PendingRequest) -> None:
     """Pass a request to its handler. A body that cannot be decoded closes the connection."""
     route = pending.route
     if pending.end - pending.start > LARGE_BYTES and not route.raw:
-        if pending.end - pending.start > BYTES_MAX.get(pending.api_key, DECODED_BYTES_MAX):
+        if pending.end - pending.start > route.decoded_bytes_max:
             pending.close(f"{route.name} v{route.version} of {pending.end - pending.start} bytes")
             return
         pending.run_alone()
@@ -126,7 +120,7 @@ def fail(pending: PendingRequest, request: Any, error: BaseException) -> None:
     try:
         if route.raw:
             request = codec.decode(route.key, route.version, request)
-        if route.key == PRODUCE and request.acks == 0:
+        if route.key == ApiKey.PRODUCE and request.acks == 0:
             pending.close(f"Produce with acks=0 failed: {code.name}")
             return
         body = codec.encode(route.key, route.version, route.error(request, code))

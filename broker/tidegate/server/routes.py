@@ -5,22 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import Api
-from tidegate.protocol import codec, fast_writers, headers
+from tidegate.protocol import codec, headers, log_writers
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.framing import Splitter
 from tidegate.protocol.schema_walk import Buffer
 from tidegate.server.muting import LOADING
 from tidegate.telemetry.metrics import metrics
 
 logger = structlog.get_logger()
-
-API_VERSIONS: Final = 18
 
 
 class Route:
@@ -30,6 +29,7 @@ class Route:
         "away",
         "changes_state",
         "decode",
+        "decoded_bytes_max",
         "error",
         "exclusive",
         "handler",
@@ -58,6 +58,7 @@ class Route:
         self.exclusive = api.exclusive
         self.away = api.away
         self.error = api.error
+        self.decoded_bytes_max = api.decoded_bytes_max
         self.changes_state = not api.safe_late
         """Not executed after a stall longer than clients wait for a reply (see `server.stalls`)."""
         self.plain = api.inline and not self.exclusive
@@ -137,7 +138,7 @@ class Routes(dict[int, Route]):
         if api is None:
             return None
         if not api.serves(version):
-            return self._old_api_versions(api, version) if api_key == API_VERSIONS else None
+            return self._old_api_versions(api, version) if api_key == ApiKey.API_VERSIONS else None
         route = self[route_key] = Route(api, version, self._wrap(api))
         self._loaded.add(api_key)
         return route
@@ -174,8 +175,8 @@ class Routes(dict[int, Route]):
     @staticmethod
     def _old_api_versions(api: Api, version: int) -> Route:
         """Answer unsupported ApiVersions versions in v0, with UNSUPPORTED_VERSION and the served versions (KIP-511)."""
-        body = fast_writers.api_versions(
-            0, ErrorCode.unsupported_version.value, [(API_VERSIONS, api.listed_first, api.last)]
+        body = log_writers.api_versions(
+            0, ErrorCode.unsupported_version.value, [(ApiKey.API_VERSIONS, api.listed_first, api.last)]
         )
 
         def answer(call: Call, _: Buffer) -> None:

@@ -1,4 +1,4 @@
-"""Fetch's budget, waiting and sessions over logs that answer when told to."""
+"""Fetch's budget, waiting and sessions over logs that answer on command."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tests.unit.apis import fakes
 from tests.unit.apis.fakes import BATCH, BATCH_BYTES, FakeBroker, FakeLog
 from tidegate.apis import log_ends, shared_fetches
 from tidegate.apis.fetch import Fetching
-from tidegate.protocol import fast_writers
+from tidegate.protocol import log_writers
 from tidegate.records.batch import Codec
 
 TICKS = 6
@@ -192,14 +192,14 @@ async def test_answers_are_those_of_each_fetch_by_itself(seed: int):
 @pytest.mark.parametrize("held", [False, True])
 async def test_one_read_and_one_encoding_however_many_wait(held: bool, monkeypatch: pytest.MonkeyPatch):
     log, encoded = FakeLog(), 0
-    broker, write = FakeBroker([log]), fast_writers.fetch
+    broker, write = FakeBroker([log]), log_writers.fetch
 
     def count(*args: Any) -> Any:
         nonlocal encoded
         encoded += 1
         return write(*args)
 
-    monkeypatch.setattr(shared_fetches.fast_writers, "fetch", count)
+    monkeypatch.setattr(shared_fetches.log_writers, "fetch", count)
     request = fetch_request(ONE, max_wait_ms=60_000)
     parked = [broker.connect(number).send(request) for number in range(1_000)]
     reads_before = len(log.reads)

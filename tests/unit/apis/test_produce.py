@@ -55,7 +55,7 @@ async def test_produce_unfinished_at_the_timeout_is_answered_so():
     response = await FakeBroker([slow, fast]).connect().ask(request)
 
     assert answers(response) == [(0, ErrorCode.request_timed_out, -1), (1, ErrorCode.none, 0)]
-    slow.release()  # too late to be told, and no harm
+    slow.release()  # too late for a reply, and no harm
     assert slow.end == 1
 
 

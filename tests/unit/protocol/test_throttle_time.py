@@ -11,7 +11,7 @@ import pytest
 from tests.support.samples import sample
 from tidegate.apis import registry
 from tidegate.apis.call import Body
-from tidegate.protocol import codec, fast_writers
+from tidegate.protocol import codec, log_writers
 from tidegate.protocol.schemas import load_response_schema
 from tidegate.protocol.throttle_time import with_throttle_time
 from tidegate.protocol.versions import is_old
@@ -36,7 +36,7 @@ def test_every_version_changes_only_its_throttle_time(key: int, version: int) ->
 
 @pytest.mark.parametrize("version", [1, 3, 9, 13])
 def test_produce_is_throttled_behind_its_topics(version: int) -> None:
-    plain: Any = fast_writers.produce(version, []) if version >= 3 else b"\0\0\0\0" * 2
+    plain: Any = log_writers.produce(version, []) if version >= 3 else b"\0\0\0\0" * 2
     body = b"".join(with_throttle_time(0, version, plain, 0x01020304))
 
     assert body.removesuffix(b"\0" if version >= 9 else b"").endswith(b"\1\2\3\4")
@@ -45,8 +45,8 @@ def test_produce_is_throttled_behind_its_topics(version: int) -> None:
 
 def test_records_are_not_copied() -> None:
     records = bytes(100_000)
-    partition = fast_writers.FetchPartition(index=0, buffers=[records], size=len(records))
-    body: list[Body] = fast_writers.fetch(12, 0, 0, [("t", [partition])])
+    partition = log_writers.FetchPartition(index=0, buffers=[records], size=len(records))
+    body: list[Body] = log_writers.fetch(12, 0, 0, [("t", [partition])])
 
     throttled = with_throttle_time(1, 12, body, 7)
 

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.wire import RawClient
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.registry import Api, load_all
-from tidegate.protocol import fast_writers
+from tidegate.protocol import group_writers, log_writers
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
 
@@ -97,7 +97,19 @@ class Handlers:
             ),
             Api(HEARTBEAT, "heartbeat", 0, 4, self.heartbeat, True, False, 0, shapes[HEARTBEAT], safe_late=True),
             Api(CREATE_TOPICS, "create_topics", 2, 7, self.create_topics, False, False, 2, shapes[CREATE_TOPICS]),
-            Api(JOIN_GROUP, "join_group", 0, 9, self.join_group, False, False, 0, shapes[JOIN_GROUP], cancelled=True),
+            Api(
+                JOIN_GROUP,
+                "join_group",
+                0,
+                9,
+                self.join_group,
+                False,
+                False,
+                0,
+                shapes[JOIN_GROUP],
+                cancelled=True,
+                decoded_bytes_max=4 << 20,
+            ),
         ]
         return {api.key: api for api in apis}
 
@@ -109,7 +121,7 @@ class Handlers:
     def api_versions(self, call: Call, request: Any) -> None:
         self._note("api_versions")
         apis = [(api.key, api.listed_first, api.last) for api in self.table().values()]
-        call.reply(fast_writers.api_versions(call.version, 0, apis))
+        call.reply(log_writers.api_versions(call.version, 0, apis))
 
     def produce(self, call: Call, body: memoryview) -> None:
         self._note(f"produce of {len(body)}")
@@ -125,12 +137,12 @@ class Handlers:
 
     def answer_fetch(self, call: Call) -> None:
         records = bytes(self.fetch_bytes)
-        partition = fast_writers.FetchPartition(index=0, buffers=[records], size=len(records))
-        call.reply(fast_writers.fetch(call.version, 0, 0, [("t", [partition])]))
+        partition = log_writers.FetchPartition(index=0, buffers=[records], size=len(records))
+        call.reply(log_writers.fetch(call.version, 0, 0, [("t", [partition])]))
 
     def heartbeat(self, call: Call, request: Any) -> None:
         self._note(f"heartbeat {request.group_id}")
-        call.reply(fast_writers.heartbeat(call.version, 0))
+        call.reply(group_writers.heartbeat(call.version, 0))
 
     async def create_topics(self, call: Call, request: Any) -> Any:
         self._note("create_topics")
@@ -145,7 +157,7 @@ class Handlers:
         except asyncio.CancelledError:
             self.cancelled.append("join_group")
             raise
-        return fast_writers.join_group(call.version, ErrorCode.none.value, 1, None, "range", "m", "m", [])
+        return group_writers.join_group(call.version, ErrorCode.none.value, 1, None, "range", "m", "m", [])
 
 
 @asynccontextmanager

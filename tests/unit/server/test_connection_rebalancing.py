@@ -1,4 +1,4 @@
-"""When room is made for brokers that come, on a clock that a test moves."""
+"""When connections are closed for brokers that join, on a clock that a test steps."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 class World:
-    """Brokers that come and go, and when room was made for how many."""
+    """Brokers that join and leave, and when connections were closed for how many."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

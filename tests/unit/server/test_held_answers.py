@@ -13,7 +13,7 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from tests.support.samples import sample
 from tests.unit.server.fakes import Handlers, closed, connected, on_both_loops, until
 from tidegate.apis.call import Call
-from tidegate.protocol import fast_writers
+from tidegate.protocol import group_writers
 
 HEARTBEATS: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -40,7 +40,7 @@ class Keeper:
         is_delayed, self.is_delayed = self.is_delayed, None
         if is_delayed is not None:
             self.reasons.append(reason)
-            is_delayed.reply(fast_writers.heartbeat(is_delayed.version, 0))
+            is_delayed.reply(group_writers.heartbeat(is_delayed.version, 0))
 
 
 class Keeping(Handlers):

@@ -17,6 +17,7 @@ from tests.support.wire import decode_response, encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     FETCH,
+    JOIN_GROUP,
     PRODUCE,
     Handlers,
     another,
@@ -288,7 +289,7 @@ async def test_connections_above_the_cap_are_refused() -> None:
         await client.ask(HEARTBEAT_REQUEST)
 
 
-@pytest.mark.parametrize(("api_key", "size"), [(11, 5 << 20), (3, 17 << 20)])
+@pytest.mark.parametrize(("api_key", "size"), [(JOIN_GROUP, 5 << 20), (CREATE_TOPICS, 17 << 20)])
 async def test_start_request_too_large_to_decode_is_refused_undecoded(api_key: int, size: int) -> None:
     async with connected(Handlers()) as (_, client):
         client.writer.write(struct.pack(">ihhih", size, api_key, 4, 1, -1) + bytes(size - 10))

@@ -15,7 +15,7 @@ from tests.support.samples import sample
 from tests.support.wire import encode_request
 from tests.unit.server.fakes import HEARTBEAT, Handlers, connected, on_both_loops, until
 from tidegate.apis.call import Call, Repeat
-from tidegate.protocol import fast_writers
+from tidegate.protocol import group_writers
 from tidegate.server.authorization.guard import Authorization
 from tidegate.telemetry.metrics import metrics
 
@@ -32,8 +32,8 @@ class Repeating(Handlers):
 
     def heartbeat(self, call: Call, request: Any) -> None:
         self._note(f"heartbeat {request.group_id}")
-        call.reply(fast_writers.heartbeat(call.version, 0 if self.permits else 25))
-        call.client.repeat = Repeat(fast_writers.heartbeat(call.version, 0), self._permitted)
+        call.reply(group_writers.heartbeat(call.version, 0 if self.permits else 25))
+        call.client.repeat = Repeat(group_writers.heartbeat(call.version, 0), self._permitted)
 
     def _permitted(self) -> bool:
         self.repeated += self.permits

@@ -1,4 +1,4 @@
-"""What clients of each group API are told while Redis is away: a code that they retry (spec 20.7)."""
+"""What clients of each group API get while Redis is away: a code that they retry (spec 20.7)."""
 
 from __future__ import annotations
 

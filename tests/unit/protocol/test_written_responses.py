@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from tidegate.protocol import codec, fast_writers
+from tidegate.protocol import codec, group_writers, log_writers
 from tidegate.protocol.schemas import load_response_schema
 from tidegate.protocol.versions import Fields
 
@@ -47,7 +47,7 @@ def expected(api_key: int, version: int, **values: Any) -> bytes:
 @some
 @given(code=codes)
 def test_heartbeat(version: int, code: int) -> None:
-    assert fast_writers.heartbeat(version, code) == expected(12, version, error_code=ErrorCode(code))
+    assert group_writers.heartbeat(version, code) == expected(12, version, error_code=ErrorCode(code))
 
 
 def labels(version: int, topics: Any) -> Any:
@@ -73,7 +73,7 @@ def test_offset_commit(version: int, topics: Any) -> None:
         )
         for label, partitions in topics
     )
-    assert fast_writers.offset_commit(version, topics) == expected(8, version, topics=answer)
+    assert group_writers.offset_commit(version, topics) == expected(8, version, topics=answer)
 
 
 fetched_topics = st.lists(
@@ -114,7 +114,7 @@ def test_offset_fetch(version: int, groups: Any) -> None:
         for group_id, code, topics in groups
     )
     response = Fields(None, throttle_time=NO_TIME, groups=answer)
-    assert fast_writers.offset_fetch(version, groups) == codec.encode(9, version, response)
+    assert group_writers.offset_fetch(version, groups) == codec.encode(9, version, response)
 
 
 coordinator = st.tuples(text, int32, text, int32, codes, maybe_text)
@@ -129,7 +129,7 @@ def test_find_coordinator(version: int, coordinators: Any) -> None:
         for key, node_id, host, port, code, message in coordinators[: None if version >= 4 else 1]
     )
     response = Fields(None, throttle_time=NO_TIME, coordinators=answer)
-    assert fast_writers.find_coordinator(version, coordinators) == codec.encode(10, version, response)
+    assert group_writers.find_coordinator(version, coordinators) == codec.encode(10, version, response)
 
 
 @versions(0, 9)
@@ -170,7 +170,7 @@ def test_join_group(
             for joined, instance, metadata in members
         ),
     )
-    written = fast_writers.join_group(
+    written = group_writers.join_group(
         version, code, generation, protocol_type, protocol, leader, member_id, members, skip
     )
     assert b"".join(written) == codec.encode(11, version, response)
@@ -182,7 +182,7 @@ def test_join_group(
 def test_sync_group(
     version: int, code: int, protocol_type: str | None, protocol: str | None, assignment: bytes
 ) -> None:
-    assert fast_writers.sync_group(version, code, protocol_type, protocol, assignment) == expected(
+    assert group_writers.sync_group(version, code, protocol_type, protocol, assignment) == expected(
         14,
         version,
         error_code=ErrorCode(code),
@@ -219,7 +219,7 @@ def test_produce(version: int, topics: Any) -> None:
         for name, topic_id, partitions in topics
     )
     plain = [(topic_id.bytes if version >= 13 else name, partitions) for name, topic_id, partitions in topics]
-    written = fast_writers.produce(version, plain)
+    written = log_writers.produce(version, plain)
     assert written == expected(0, version, responses=answer, node_endpoints=())
     assert entity_reader(schema)(written, 0)[1] == len(written)
 
@@ -247,7 +247,7 @@ def produced_partition(
 
 
 fetched = st.builds(
-    lambda buffers, **values: fast_writers.FetchPartition(
+    lambda buffers, **values: log_writers.FetchPartition(
         buffers=buffers, size=sum(len(buffer) for buffer in buffers), **values
     ),
     index=int32,
@@ -280,10 +280,10 @@ def test_fetch(version: int, code: int, session_id: int, topics: Any, endpoints:
         )
         for name, topic_id, partitions in topics
     )
-    plain: list[tuple[str | bytes, list[fast_writers.FetchPartition]]] = [
+    plain: list[tuple[str | bytes, list[log_writers.FetchPartition]]] = [
         (topic_id.bytes if version >= 13 else name, partitions) for name, topic_id, partitions in topics
     ]
-    written = fast_writers.fetch(version, code, session_id, plain, endpoints)
+    written = log_writers.fetch(version, code, session_id, plain, endpoints)
     assert b"".join(written) == expected(
         1,
         version,
@@ -296,7 +296,7 @@ def test_fetch(version: int, code: int, session_id: int, topics: Any, endpoints:
     )
 
 
-def fetched_partition(version: int, partition: fast_writers.FetchPartition) -> Fields:
+def fetched_partition(version: int, partition: log_writers.FetchPartition) -> Fields:
     from pkgutil import resolve_name
 
     module = f"kio.schema.fetch.v{version}.response"
@@ -327,8 +327,8 @@ def fetched_partition(version: int, partition: fast_writers.FetchPartition) -> F
 
 def test_large_records_are_not_copied() -> None:
     records = bytes(100_000)
-    partition = fast_writers.FetchPartition(index=0, buffers=[records], size=len(records))
-    written = fast_writers.fetch(18, 0, 0, [(uuid.UUID(int=7).bytes, [partition])])
+    partition = log_writers.FetchPartition(index=0, buffers=[records], size=len(records))
+    written = log_writers.fetch(18, 0, 0, [(uuid.UUID(int=7).bytes, [partition])])
     assert any(buffer is records for buffer in written)
 
 
@@ -346,7 +346,7 @@ features = st.lists(st.tuples(text, int16, int16), max_size=3)
 )
 def test_api_versions(version: int, code: int, apis: Any, supported: Any, finalized: Any, epoch: int) -> None:
     reported = [feature for feature in supported if version >= 4 or feature[1] > 0]
-    assert fast_writers.api_versions(version, code, apis, supported, finalized, epoch) == expected(
+    assert log_writers.api_versions(version, code, apis, supported, finalized, epoch) == expected(
         18,
         version,
         error_code=ErrorCode(code),
