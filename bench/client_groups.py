@@ -21,7 +21,7 @@ _PRODUCE_EVERY_S: Final = 0.25
 
 @dataclass(slots=True)
 class Observations:
-    """One member as its program tells of it."""
+    """One member, as its program reports it."""
 
     program: Program
     joining_s: float = 0.0

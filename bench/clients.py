@@ -1,4 +1,4 @@
-"""Real client libraries as group members: small programs under tests/clients, built where needed, told what to do.
+"""Real client libraries as group members: small programs under tests/clients, built where needed.
 
 A program takes BOOTSTRAP TOPIC GROUP SESSION_MS (0: the client's default), then commands on stdin: `join N MODE
 [INSTANCE]` with MODE auto, sync or async commits, and `close N`; the end of stdin ends it. It prints one JSON line
@@ -144,7 +144,7 @@ CLIENTS: Final = {
 
 
 class Program:
-    """One process with any number of members. `on_event(program, event, seconds)` hears every line."""
+    """One process with any number of members. `on_event(program, event, seconds)` gets every line."""
 
     def __init__(self, on_event: Callable[[Program, dict[str, Any], float], None]) -> None:
         self._on_event = on_event

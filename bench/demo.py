@@ -62,7 +62,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 
 async def produce(bootstrap: str, observed: Observations, rate: int, stop: asyncio.Event) -> None:
-    """Send numbered records at `rate` a second until told to stop; remember which were acknowledged."""
+    """Send numbered records at `rate` a second until stopped; remember which were acknowledged."""
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, linger_ms=5)
     await producer.start()
     pending: set[asyncio.Task[None]] = set()

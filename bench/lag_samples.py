@@ -2,7 +2,7 @@
 
 Groups with commits, each on the partitions of one of `--topics` topics, whose last entries have so many bytes. Prints
 seconds of CPU of the broker's side and of Redis for one round; the round is not spread here. `--page` makes what
-`/metrics` tells of the cluster as well.
+`/metrics` has cluster metrics as well.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.lag_samples", description=__doc__)
     for name, default in (("groups", 2000), ("partitions", 4), ("topics", 50), ("entry-bytes", 16_384)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--page", action="store_true", help="and what /metrics tells of the cluster")
+    parser.add_argument("--page", action="store_true", help="and the cluster metrics of /metrics")
     args = parser.parse_args()
     with Cluster(0) as cluster:
         print(json.dumps(asyncio.run(measure(cluster.redis_url, args))))

@@ -188,7 +188,7 @@ class _Receiver(threading.Thread):
         )
 
     def run(self) -> None:
-        """Until told to end."""
+        """Until it is stopped."""
         self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
         while not self.ending.is_set():
             record = self._consumer.poll(0.2)

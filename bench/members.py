@@ -1,4 +1,4 @@
-"""Raw group members as a client library has them: join, sync, heartbeat, and again when told to."""
+"""Raw group members as a client library has them: join, sync, heartbeat, and again after a rebalance."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Group:
         self._observe()
 
     def unsynced(self, member: Member) -> None:
-        """A member is told to rejoin, or has left."""
+        """A member must rejoin, or has left."""
         self._synced.pop(member, None)
         self._observe()
 

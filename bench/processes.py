@@ -76,7 +76,7 @@ class _Reading:
 
 
 class Meter:
-    """Measures one window. `pids` are the processes of the endpoint; Redis is told by its name."""
+    """Measures one window. `pids` are the processes of the endpoint; Redis is recognised by its name."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._redis = [pid for pid in pids if is_redis(pid)]

@@ -79,7 +79,7 @@ async def _fill(bootstrap: str, work: Work) -> None:
 
 
 def drop(bootstrap: str, work: Work) -> None:
-    """Delete a work's topic: its bytes make room for the next one's. Raises OSError."""
+    """Delete a work's topic: its bytes are needed for the next one's. Raises OSError."""
     asyncio.run(_drop(bootstrap, work))
 
 

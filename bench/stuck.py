@@ -93,7 +93,7 @@ class Stage:
         self.tasks += [asyncio.ensure_future(one) for one in work]
 
     def healthy(self, *members: Member) -> None:
-        """Members that do as they are told."""
+        """Members that follow commands."""
         self.play(*(member.follow() for member in members))
 
 

@@ -1,4 +1,4 @@
-"""A group member whose every step is somebody's choice: it joins, syncs, heartbeats, commits, leaves when told to."""
+"""A group member whose every step is somebody's choice: it joins, syncs, heartbeats, commits, leaves on command."""
 
 from __future__ import annotations
 

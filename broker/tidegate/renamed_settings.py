@@ -64,7 +64,7 @@ _VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for ol
 
 
 def renamed(folder: Path | None) -> dict[str, str]:
-    """Variables, and files of `folder`, that bear a former name, each with the name to use instead."""
+    """Variables, and files of `folder`, that have a former name, each with the name to use instead."""
     return {name: _VARIABLES[name.upper()] for name in _given(folder) if name.upper() in _VARIABLES}
 
 

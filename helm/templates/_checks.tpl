@@ -45,7 +45,7 @@
 {{- $ports = append $ports (int $listener.port) -}}
 {{- $_ := set $modes $listener.mode (append (get $modes $listener.mode) $name) -}}
 {{- if and (eq $listener.protocol "SSL") (eq $listener.mode "direct") (eq (include "tidegate.workload" $) "Deployment") -}}
-{{- fail (printf "listeners.%s: in direct mode clients of a Deployment are told addresses of pods, which no certificate names: set workload=StatefulSet" $name) -}}
+{{- fail (printf "listeners.%s: in direct mode clients of a Deployment get addresses of pods, which no certificate names: set workload=StatefulSet" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -58,14 +58,14 @@
 {{- end -}}
 {{- end -}}
 {{- if and $modes.single (ne .Values.single.service.type "ClusterIP") (not .Values.single.host) -}}
-{{- fail (printf "single.host is what clients outside are told: name the %s, and set it" .Values.single.service.type) -}}
+{{- fail (printf "single.host is the address that clients outside get: name the %s, and set it" .Values.single.service.type) -}}
 {{- end -}}
 {{- if $modes.external -}}
 {{- if ne (include "tidegate.workload" .) "StatefulSet" -}}
 {{- fail (printf "listeners.%s: external mode needs workload=StatefulSet (or auto), for the ordinal is the end of a pod's name" (first $modes.external)) -}}
 {{- end -}}
 {{- if and (not .Values.external.portStep) (not (contains "{ordinal}" .Values.external.hostTemplate)) (gt (int (include "tidegate.brokersMax" .)) 1) -}}
-{{- fail "external: all brokers would be told one address; hostTemplate needs {ordinal}, or portStep 1" -}}
+{{- fail "external: all brokers would have one address; hostTemplate needs {ordinal}, or portStep 1" -}}
 {{- end -}}
 {{- end -}}
 {{- if and (include "tidegate.tls" .) (not (include "tidegate.tlsSecret" .)) -}}

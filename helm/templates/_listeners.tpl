@@ -13,7 +13,7 @@
 {{- range $listener := .Values.listeners }}{{ if $listener }}{{ if eq $listener.protocol "SSL" }}yes{{ end }}{{ end }}{{ end -}}
 {{- end -}}
 
-{{- /* host:port that clients of a listener are told. (list $ $listener) */ -}}
+{{- /* host:port that clients of a listener get. (list $ $listener) */ -}}
 {{- define "tidegate.advertised" -}}
 {{- $listener := index . 1 -}}
 {{- with index . 0 -}}
@@ -33,18 +33,18 @@ $(POD_NAME).{{ $name }}-headless.$(POD_NAMESPACE).svc:{{ int $listener.port }}
 
 {{- define "tidegate.listenerEnv" -}}
 {{- $any := ternary "[::]" "0.0.0.0" (eq .Values.ipFamily "IPv6") -}}
-{{- $bound := list -}}{{- $told := list -}}{{- $protocols := list -}}{{- $modes := list -}}
+{{- $bound := list -}}{{- $advertised := list -}}{{- $protocols := list -}}{{- $modes := list -}}
 {{- range $name, $listener := .Values.listeners -}}
 {{- if $listener -}}
 {{- $name = upper $name -}}
 {{- $bound = append $bound (printf "%s://%s:%d" $name $any (int $listener.port)) -}}
-{{- $told = append $told (printf "%s://%s" $name (include "tidegate.advertised" (list $ $listener))) -}}
+{{- $advertised = append $advertised (printf "%s://%s" $name (include "tidegate.advertised" (list $ $listener))) -}}
 {{- $protocols = append $protocols (printf "%s:%s" $name $listener.protocol) -}}
 {{- $modes = append $modes (printf "%s:%s" $name $listener.mode) -}}
 {{- end -}}
 {{- end -}}
 - { name: TIDEGATE_LISTENERS, value: {{ join "," $bound | quote }} }
-- { name: TIDEGATE_ADVERTISED_LISTENERS, value: {{ join "," $told | quote }} }
+- { name: TIDEGATE_ADVERTISED_LISTENERS, value: {{ join "," $advertised | quote }} }
 - { name: TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP, value: {{ join "," $protocols | quote }} }
 - { name: TIDEGATE_LISTENER_ADDRESS_MODES, value: {{ join "," $modes | quote }} }
 {{- if include "tidegate.tls" . }}

@@ -85,7 +85,7 @@ async def consume(bootstrap: str, group_id: str, name: str, topic: str, takes_s:
 
 
 def poll(consumer: Consumer, stop: threading.Event) -> None:
-    """A consumer of librdkafka, which names its software, until it is told to stop."""
+    """A consumer of librdkafka, which names its software, until it is stopped."""
     while not stop.is_set():
         consumer.poll(0.2)
     consumer.close()

@@ -1,6 +1,6 @@
 """Compaction of a table of many keys while it is written and read, and while the brokers that compact it are killed.
 
-What is left must be the last value of each key, at the offset that its producer was told, and nothing that was
+What is left must be the last value of each key, at the offset that its producer got, and nothing that was
 acknowledged may be missing. `TIDEGATE_COMPACTION_RECORDS` and `TIDEGATE_COMPACTION_KEYS` choose the size.
 """
 

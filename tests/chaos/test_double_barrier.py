@@ -1,6 +1,6 @@
 """What goes wrong between a group's two barriers, one case each: a request lost, a reply lost, somebody dead or late.
 
-The cases are those that who writes client libraries is told to try: coordinators moved while groups rebalance,
+The cases are those that guides for authors of client libraries name: coordinators moved while groups rebalance,
 packets black-holed between one member and one broker, members that stop anywhere. Three broker processes, raw
 members, each with a connection (and where it matters a network) of its own. `test_double_barrier_storm` throws
 them all at once.
@@ -450,7 +450,7 @@ async def test_coordinator_dies_between_the_barriers(group: Group) -> None:
 
 
 async def test_coordinator_dies_between_the_leader_s_sync_and_the_followers_replies(group: Group) -> None:
-    """The plan is stored; the broker that was to tell it stands still, and dies."""
+    """The plan is stored; the broker that was to publish it is paused, and dies."""
     leader, two, three = await trio(group)
     victim = group.cluster.brokers[0]
     for member in (two, three):

@@ -296,7 +296,7 @@ class Neighbour:
                         self.worst_s = max(self.worst_s, took_s)
                         self.answers += 1
                     time.sleep(0.005)
-        except Exception as error:  # noqa: BLE001 - told to the test
+        except Exception as error:  # noqa: BLE001 - the test reports it
             self.failure = error
 
     def _queued_s(self) -> float:

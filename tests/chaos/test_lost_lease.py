@@ -62,17 +62,17 @@ def end_quarantine(cluster: Cluster, node_id: int) -> None:
 
 
 async def ids(client: RawClient) -> dict[int, int]:
-    """Node id -> port, as a client is told."""
+    """Node id -> port, as a client gets it."""
     response = await client.ask(metadata())
     return {int(broker.node_id): int(broker.port) for broker in response.brokers}
 
 
 async def learns(client: RawClient, expected: dict[int, int]) -> bool:
-    """Whether the broker asked comes to list these brokers: it hears of others when it renews its own lease."""
+    """Whether the broker asked comes to list these brokers: it learns of others when it renews its own lease."""
     deadline = asyncio.get_running_loop().time() + 30
     while (reported := await ids(client)) != expected:
         if asyncio.get_running_loop().time() > deadline:
-            print(f"told {reported}, expected {expected}")
+            print(f"got {reported}, expected {expected}")
             return False
         await asyncio.sleep(0.02)
     return True

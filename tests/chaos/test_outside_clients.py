@@ -79,7 +79,7 @@ def running(groups: list[ClientGroup], writers: list[Process]) -> Iterator[None]
 
 
 def acknowledged_of(writers: list[Process]) -> dict[tuple[int, int], str]:
-    """(partition, offset) -> value of every record that a writer was told of; none may have failed."""
+    """(partition, offset) -> value of every acknowledged record; none may have failed."""
     found: dict[tuple[int, int], str] = {}
     for process in writers:
         for entry in process.reader.more():

@@ -42,7 +42,7 @@ async def script_times(store: Store) -> dict[str, list[int]]:
 
 
 async def rejoin(member: Member) -> None:
-    """What a client does when a heartbeat has told it of the rebalance."""
+    """What a client does after a heartbeat response has shown the rebalance."""
     assert await member.heartbeat() is ErrorCode.rebalance_in_progress
     await member.round()
 

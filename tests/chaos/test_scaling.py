@@ -40,7 +40,7 @@ STABLE_S = 120.0
 
 
 class Members:
-    """A group of both libraries, committing all the time; `errors` is what their callers were told."""
+    """A group of both libraries, committing all the time; `errors` is what their callers got."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -120,7 +120,7 @@ class Members:
                 await consumer.getmany(timeout_ms=200)
                 await consumer.commit(dict.fromkeys(consumer.assignment(), offset))
                 self.commits += 1
-            except Exception as error:  # noqa: BLE001 - whatever a caller is told counts
+            except Exception as error:  # noqa: BLE001 - whatever a caller gets counts
                 self.errors.append(f"aiokafka: {error!r}")
             await asyncio.sleep(0.3)
 
@@ -155,7 +155,7 @@ class Members:
             try:
                 consumer.commit(offsets=[Position(TOPIC, one, offset) for one in owned], asynchronous=False)
                 self.commits += 1
-            except Exception as error:  # noqa: BLE001 - whatever a caller is told counts
+            except Exception as error:  # noqa: BLE001 - whatever a caller gets counts
                 self.errors.append(f"librdkafka: {error!r}")
         consumer.close()
 

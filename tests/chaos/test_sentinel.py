@@ -107,12 +107,12 @@ async def test_members_survive_two_fail_overs_without_a_new_generation() -> None
 
 
 async def live(member: Member, taken: set[str]) -> None:
-    """Heartbeats until cancelled; ends at the first that is told anything but to try again."""
+    """Heartbeats until cancelled; ends at the first answer that is not retriable."""
     while (code := await member.heartbeat()) in AWAY or code is ErrorCode.none:
         if code is ErrorCode.none:
             taken.add(member.member_id)
         await asyncio.sleep(0.2)
-    raise AssertionError(f"a heartbeat was told {code}")
+    raise AssertionError(f"a heartbeat got {code}")
 
 
 async def all_taken(members: list[Member], taken: set[str], runs: list[asyncio.Task[None]]) -> None:

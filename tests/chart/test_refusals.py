@@ -43,11 +43,11 @@ TLS = "listeners.internal.protocol=SSL"
         (["redis.hosts={a},redis.password=x,redis.passwordSecret.name=y"], "redis.password or redis.passwordSecret"),
         (["redis.hosts={a},redis.passwordSecret.name=y,secretsAsFiles=true"], "use redis.existingSecret with"),
         ([REDIS, OUTSIDE, "workload=Deployment"], "listeners.outside: external mode needs workload=StatefulSet"),
-        ([REDIS, OUTSIDE, "external.hostTemplate=kafka.example.com"], "all brokers would be told one address"),
+        ([REDIS, OUTSIDE, "external.hostTemplate=kafka.example.com"], "all brokers would have one address"),
         ([REDIS, OUTSIDE, "listeners.internal.mode=external"], "at most is external, not internal and outside"),
         (
             [REDIS, "listeners.internal.mode=single,single.service.type=LoadBalancer"],
-            "single.host is what clients outside are told: name the LoadBalancer, and set it",
+            "single.host is the address that clients outside get: name the LoadBalancer, and set it",
         ),
         ([REDIS, "listeners.internal.port=8080"], "listeners.internal.port 8080 is taken"),
         ([REDIS, "listeners.internal=null"], "listeners: at least one"),

@@ -67,7 +67,7 @@ def test_services_find_ports_of_pods(path: Path) -> None:
 
 
 def listeners(documents: list[Document]) -> dict[str, tuple[str, str, str, str]]:
-    """Name -> where it is bound, what its clients are told, its protocol, its mode: as brokers are told."""
+    """Name -> bind address, advertised address, protocol and mode, from the brokers' settings."""
     variables = environment(broker_pod(documents)["containers"][0])
 
     def named(variable: str, between: str) -> dict[str, str]:

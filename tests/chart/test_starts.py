@@ -60,14 +60,14 @@ def through_the_service(pods: Sequence[Pod], listener: str = "internal") -> str:
 
 
 def reported(client: Any) -> set[tuple[str, int]]:
-    """The brokers that a client has heard of."""
+    """The brokers that a client knows."""
     return {(one.host, one.port) for one in client.cluster.brokers()}
 
 
 async def there_and_back(bootstrap: str, pods: Sequence[Pod], **options: Any) -> set[tuple[str, int]]:
     """Records through brokers to a member of a group, while the first of the pods is stopped as a kubelet does it.
 
-    The addresses that the client was told before.
+    The addresses that the client got before.
     """
     wanted = {f"record {number}".encode() for number in range(40)}
     async with (

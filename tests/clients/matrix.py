@@ -31,7 +31,7 @@ some rebalances."""
 EXTRA_MAX = {"kafka-python": 1}
 """Its leader joins once more by itself after some rebalances, with holds and without."""
 EXPIRED_S_MAX = 12.0
-"""Session, plus a heartbeat interval until the others hear of it, plus what a busy machine takes."""
+"""Session, plus a heartbeat interval until the others learn of it, plus what a busy machine takes."""
 CATCH_UP_S = 30.0
 FIRST, LATE, SYNC, ASYNC, STATIC, CRASHING = range(4), 4, 5, 6, 7, 8
 
@@ -173,7 +173,7 @@ class Life:
         await self.quiet("static restart")
         outcome.check(self.generation() == before, "a static restart was a rebalance")
         reported = {number: group.members[number].assigned_s for number in owners}
-        outcome.check(owners == reported, "others heard of a static restart")
+        outcome.check(owners == reported, "others noticed a static restart")
         outcome.static_closed_ms = await self.left(STATIC)
         outcome.check(
             outcome.static_closed_ms <= CLOSE_MS_MAX.get(outcome.client, 2_500),

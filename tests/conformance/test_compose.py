@@ -30,7 +30,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 
 def connecting(network: Network, *names: str, listener: str) -> dict[str, Any]:
-    """How a client of a listener is told to connect to some brokers."""
+    """How a client of a listener connects to some brokers."""
     reported = [listeners(brokers()[name], "TIDEGATE_ADVERTISED_LISTENERS")[listener] for name in names]
     found: dict[str, Any] = {"bootstrap_servers": ",".join(network.reached(*address) for address in reported)}
     if listener == "TLS":
@@ -40,7 +40,7 @@ def connecting(network: Network, *names: str, listener: str) -> dict[str, Any]:
 
 
 async def addresses_known_to(network: Network, *names: str, listener: str) -> set[str]:
-    """The brokers that a client hears of from each of these alone; it writes through them, and another one reads."""
+    """The brokers that a client learns from each of these alone; it writes through them, and another one reads."""
     found = []
     for name in names:
         async with AIOKafkaProducer(**connecting(network, name, listener=listener)) as producer:
@@ -56,7 +56,7 @@ async def addresses_known_to(network: Network, *names: str, listener: str) -> se
     ) as consumer:
         read = [int((await consumer.getone()).value) for _ in range(12 * len(names))]
     assert sorted(read) == sorted([*range(12)] * len(names))
-    assert all(one == found[0] for one in found), "all brokers tell the same"
+    assert all(one == found[0] for one in found), "all brokers answer alike"
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""Held heartbeats over a whole broker: whom it holds, and that members hear of a rebalance in the answer held."""
+"""Delayed heartbeats over a whole broker: which are delayed, and that their replies report a rebalance."""
 
 from __future__ import annotations
 

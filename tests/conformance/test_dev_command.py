@@ -172,7 +172,7 @@ def test_ctrl_c_stops_everything(own_dev: Dev) -> None:
 
 def test_nothing_outlives_a_killed_parent(own_dev: Dev) -> None:
     if sys.platform != "linux":
-        pytest.skip("the kernel tells children of a parent's death on Linux only")
+        pytest.skip("the kernel signals a parent's death to children on Linux only")
 
     own_dev.stop(signal.SIGKILL)
 

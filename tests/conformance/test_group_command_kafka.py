@@ -53,7 +53,7 @@ async def emptied(kafka: KafkaPeer) -> None:
 
 
 async def read_while(consumer: AIOKafkaConsumer, count: int, typed: asyncio.Task[str]) -> list[ConsumerRecord]:
-    """What is read while a command runs, and after it; a command that failed is told at once, not what it left out."""
+    """What is read while a command runs, and after it; a command that failed is reported at once."""
     reading = asyncio.create_task(records(consumer, count))
     await asyncio.wait({reading, typed}, return_when=asyncio.FIRST_COMPLETED)
     if typed.done() and typed.exception() is not None:

@@ -1,4 +1,4 @@
-"""KEDA's and Burrow's reading of lag over the Kafka protocol, beside what `/metrics` tells, in the hard cases."""
+"""KEDA's and Burrow's reading of lag over the Kafka protocol, beside the metrics, in the hard cases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cases:
         consumer.close()
 
     def reported(self, wanted: Callable[[Scrape], bool]) -> Scrape:
-        """The scrape of the broker that tells, as soon as it is so."""
+        """The scrape of the exporting broker, as soon as there is one."""
         ends_s, found = time.monotonic() + REPORTED_S, None
         while time.monotonic() < ends_s:
             for broker in self.cluster.brokers:
@@ -55,10 +55,10 @@ class Cases:
                 if found.one("tidegate_cluster_exported") and wanted(found):
                     return found
             time.sleep(0.1)
-        raise AssertionError(f"not told: {found and sorted(found.samples.items())[-200:]}")
+        raise AssertionError(f"not exported: {found and sorted(found.samples.items())[-200:]}")
 
     def lag(self, topic: str, lag: int) -> Scrape:
-        """Wait until this is told, under all three names."""
+        """Wait until this is exported under all three names."""
         group = f"{topic}-group"
         scrape = self.reported(lambda found: list(found.all("kafka_consumergroup_lag", topic=topic).values()) == [lag])
         assert scrape.one("tidegate_group_lag_records", group=group, topic=topic) == lag
@@ -101,7 +101,7 @@ def test_lag_removed_by_retention_counts_for_kafkas_readers_alone(cases: Cases) 
     assert Keda(cases.asked, "lag-old-group", "lag-old").lag()[1] == 28  # KEDA asks for no log start, of Kafka neither
     assert Keda(cases.asked, "lag-old-group", "lag-old").scale() == 1  # one partition, one consumer
     assert Keda(cases.asked, "lag-old-group", "lag-old", allow_idle_consumers=True).scale() == 3
-    cases.commit("lag-old", 25)  # a consumer was told OFFSET_OUT_OF_RANGE, and began where the log does
+    cases.commit("lag-old", 25)  # a consumer got OFFSET_OUT_OF_RANGE, and began where the log does
     cases.lag("lag-old", 5)
     assert Keda(cases.asked, "lag-old-group", "lag-old").lag() == (5, 5)
 

@@ -1,4 +1,4 @@
-"""Several listeners: each client is told addresses of the listener that it came by, over TLS where that speaks it."""
+"""Several listeners: each client gets addresses of the listener that it uses, over TLS where that has it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_metadata_gives_addresses_of_the_listener_in_use(secured: Secured, liste
 
     ends = time.monotonic() + TIMEOUT_S
     reported: set[tuple[str, int]] = set()
-    while reported != expected and time.monotonic() < ends:  # a broker hears of another with its next renewal
+    while reported != expected and time.monotonic() < ends:  # a broker learns of another with its next renewal
         reported = {(one.host, one.port) for one in admin.list_topics(timeout=TIMEOUT_S).brokers.values()}
     assert reported == expected
     described = admin.describe_cluster(request_timeout=TIMEOUT_S).result(TIMEOUT_S)

@@ -71,7 +71,7 @@ def run(*command: str, timeout_s: float = 1_500) -> str:
 
 
 def confined(root: Path, user: str, volumes: Mapping[str, Path]) -> str:
-    """A shell's script that makes the container's files out of `root`, and becomes what its arguments tell `env`.
+    """A shell's script that makes the container's files out of `root`, and becomes the command of its arguments.
 
     Nothing forks: signals reach the command itself, and its exit status comes back.
     """

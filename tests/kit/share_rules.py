@@ -1,6 +1,6 @@
 """The rules about share groups: who was given a record, and what became of it.
 
-A record's deliveries are told apart by their count, which rises with each. Neither clocks nor the order of journals
+A record's deliveries differ by their count, which rises with each. Neither clocks nor the order of journals
 decide anything: whatever is acquired after a confirmed acceptance has a greater count than what was accepted.
 """
 

@@ -1,8 +1,8 @@
 """What scripts did, in the order in which Redis ran them, and whether each removal and acceptance was right.
 
 A script may be run and its answer lost, so this is the only place that knows which commit came last and which member
-was heard when. What is checked: nothing of an older generation or of a removed member is accepted (P3, I9, I18, I19);
-a member goes only because it left, was silent, or came late (P5).
+sent a request when. Checked: nothing of an older generation or of a removed member is accepted (P3, I9, I18, I19);
+a member is removed only because it left, was silent, or came late (P5).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidegate.groups import waiting
 
 NONE, REBALANCE_IN_PROGRESS, FULL = 0, 27, 81
 SLACK_MS = 100
-"""Beyond its poll, by which a waiter hears at the latest; until then it seems to wait though the group moved on."""
+"""Beyond the poll of a waiter; until then it may wait though the group moved on."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class Audit:
 
     world: World = field(init=False)
     known_replies: set[str] = field(default_factory=set)
-    """Member ids that clients have heard."""
+    """Member ids that clients have got."""
     gone: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
     """Member ids, and instances, whose leaving was accepted."""
@@ -126,7 +126,7 @@ class Audit:
 
     def _accept(self, member_id: str, what: str) -> None:
         if what == "join" and member_id not in self.known_replies:
-            self.gone.discard(member_id)  # a join run again, too late: nobody has heard of this id, so it is a new one
+            self.gone.discard(member_id)  # a join run again, too late: no client has got this id, so it is a new one
         assert member_id not in self.gone, f"I18, I19: a {what} of a removed member was accepted"
 
     def _sign(self, member_id: str, now_ms: int) -> None:

@@ -104,7 +104,7 @@ def _fall_silent(life: Life) -> None:
 
 
 class Consumer:
-    """A client that does what Kafka's do: join, sync, heartbeat, and begin again when told so."""
+    """A client that does what Kafka's do: join, sync, heartbeat, and join again after a rebalance."""
 
     def __init__(self, life: Life, client: Client) -> None:
         self.life, self.client = life, client

@@ -165,7 +165,7 @@ class Life(RuleBasedStateMachine):
         }
 
     def go(self, ms: int = 0) -> None:
-        """Everything that can happen by then happens; clients hear their answers."""
+        """Everything that can happen by then happens; clients get their answers."""
         self.world.loop.run(ms)
         self.check()
 
@@ -176,7 +176,7 @@ class Life(RuleBasedStateMachine):
             self.check()
 
     def check(self) -> None:
-        """All that was told, done and stored agrees."""
+        """All replies, commands and stored values agree."""
         if not self.observed:
             return
         self.observed = 0

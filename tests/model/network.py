@@ -33,7 +33,7 @@ class Hold(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """One script as Redis ran it, whoever hears of it."""
+    """One script as Redis ran it, whoever gets its reply."""
 
     broker: str
     script: str
@@ -236,7 +236,7 @@ class LinkedStore(Store):
 
 
 class Network:
-    """Delivers the oldest command that is not held, one at a time; tells `observe` of every script that ran."""
+    """Delivers the oldest command that is not held, one at a time; calls `observe` for every script that ran."""
 
     def __init__(self, server: Server, observe: Callable[[Executed], None]) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""What clients were told, and what may never be said twice in different words (I1, I4, I5, I7, I8, I10)."""
+"""Replies that clients got, which may not contradict each other (I1, I4, I5, I7, I8, I10)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ReportedBroker:
     plan: dict[int, int] = field(default_factory=dict)
     owner: dict[tuple[int, int], str] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
-    """Every member id that a client heard."""
+    """Every member id that a client got."""
 
     def on_request(self, request: Request) -> None:
         """Take the answer of a request that ended; its client learns of it, unless it gave up."""
@@ -59,7 +59,7 @@ class ReportedBroker:
             assert listed == (joined.member_id, ids), "I4, I7: two leaders, or two lists"
         if request.reported:
             client = request.client
-            assert generation >= client.newest, "P2: a client was told of an older generation"
+            assert generation >= client.newest, "P2: a client got an older generation"
             client.member_id, client.generation, client.joined = joined.member_id, generation, joined
             client.newest = generation
 

@@ -55,7 +55,7 @@ class Broker:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """A consumer, alive all the time; what it knows of its membership is what it was told."""
+    """A consumer, alive all the time; what it knows of its membership is what replies said."""
 
     name: str
     instance_id: str | None
@@ -70,7 +70,7 @@ class Client:
     request: Request | None = None
     """Its join or sync that is not answered."""
     newest: int = -1
-    """The newest generation that it was told of."""
+    """The newest generation that a reply named."""
 
     @property
     def owner(self) -> str:
@@ -88,7 +88,7 @@ class Request:
     instance_id: str | None
     generation: int
     entry: str
-    """By what its script is told from others': the candidate id of a join, the member of a sync."""
+    """What distinguishes its script from others': the candidate id of a join, the member of a sync."""
     task: asyncio.Task[Any]
     sent_ms: int
     ended_ms: int = -1

@@ -211,7 +211,7 @@ def test_dashboards_of_other_exporters_bring_data(live: Live, query: str) -> Non
 
 
 async def test_hand_over_shows_no_series_twice(live: Live) -> None:
-    """The broker that tells goes; the other one begins when Prometheus has let the old series go."""
+    """The exporting broker stops; the other one begins when Prometheus has let the old series go."""
     exporter = next(
         broker
         for broker in live.cluster.brokers
@@ -254,4 +254,4 @@ def test_committed_offsets_agree_with_clients(live: Live) -> None:
         if found and int(found[0]["value"][1]) == wanted:
             return
         time.sleep(0.5)
-    raise AssertionError(f"asked: {wanted}, told: {found}")
+    raise AssertionError(f"wanted: {wanted}, found: {found}")

@@ -1,4 +1,4 @@
-"""aiokafka: the sticky (eager) assignor, static members, commits awaited or sent and heard of later."""
+"""aiokafka: the sticky (eager) assignor, static members, commits that are awaited or reported later."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class GroupHistory:
             self.values.setdefault((entry["partition"], offset), value)
 
     def violations(self, acknowledged: Mapping[tuple[int, int], str]) -> list[str]:
-        """What the journals say against the promises, given what writers were told: partition and offset -> value.
+        """Broken promises in the journals; `acknowledged` is partition and offset -> value.
 
         A writer's values are `<writer>:<partition>:<number>`, and it sends them in the order of their numbers.
         """
@@ -100,7 +100,7 @@ class GroupHistory:
 def _sends(acknowledged: Mapping[tuple[int, int], str]) -> Iterator[Send]:
     for (partition, offset), value in acknowledged.items():
         writer, _, number = value.split(":")
-        began = int(number)  # a writer's own order; records may be read before it is told
+        began = int(number)  # a writer's own order; records may be read before they are acknowledged
         yield Send(writer, began, began, str(partition), value, Outcome.OK, offset)
 
 

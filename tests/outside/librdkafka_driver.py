@@ -93,7 +93,7 @@ class LibrdkafkaDriver:
     def _answered(self, error: Any, partitions: list[Any]) -> None:
         for tp in partitions:
             sent = self._sent.get((tp.partition, tp.offset))
-            if sent:  # else a synchronous one, which has told already
+            if sent:  # else a synchronous one, which has reported already
                 began, generation = sent.pop(0)
                 failed = error or tp.error
                 reported = None if failed is None else failed.name()

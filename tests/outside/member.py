@@ -89,7 +89,7 @@ class GroupMember:
     # -- what drivers report
 
     def assigned(self, partitions: Iterable[int], generation: int, member_id: str) -> None:
-        """The listener is told of new partitions: they are owned from now on."""
+        """New partitions: they are owned from now on."""
         new = sorted(partitions)
         self.owned.update(new)
         self.journal.note("assigned", partitions=new, generation=generation, member=member_id)

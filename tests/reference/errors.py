@@ -21,7 +21,7 @@ _HEAD: Final = """\
 # Errors
 
 Made by `make docs` from `broker/tidegate/errors.py`. Codes and names are Kafka's. *Retriable* is Kafka's word for:
-clients ask again by themselves, and the application hears of it only when their time is up. Anything else reaches
+clients ask again by themselves, and the application gets the error only when their time is up. Anything else reaches
 the application.
 
 {raised}

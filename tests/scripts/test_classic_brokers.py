@@ -442,7 +442,7 @@ async def test_sync_late_follower_gets_the_assignment_of_its_generation(world: W
     slow = world.brokers[1]
     b.broker, a.broker = slow, world.brokers[0]
     rejoin = await b.parked(b.ask_join(protocols=(("range", b"changed"),)))
-    await slow.waits.close()  # b's broker hears and does nothing
+    await slow.waits.close()  # b's broker is notified and does nothing
     [waiter] = slow.waiters()
     await a.join()
     await a.parked(a.ask_join(protocols=(("range", b"changed"),)))

@@ -1,4 +1,4 @@
-"""Redis comes back without the end of what it was told (scenario 99, rule R12)."""
+"""Redis comes back without its last writes (scenario 99, rule R12)."""
 
 from __future__ import annotations
 

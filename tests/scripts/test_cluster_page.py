@@ -1,4 +1,4 @@
-"""What `/metrics` tells of the cluster, as a scraper reads it: the hard cases of lag, bounds, who tells and when."""
+"""Cluster metrics as a scraper reads them: the hard cases of lag, bounds, which broker exports and when."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ async def test_bounds_leave_out_and_count(broker: WholeBroker, monkeypatch: pyte
 
     assert {dict(key)["group"] for key in found.all("tidegate_group_members")} == {"g1", "g2"}
     assert len(found.all("tidegate_group_lag_records")) == 2  # of one group: the other's two are one too many
-    assert len(found.all("tidegate_group_topic_lag_records")) == 4  # sums are told all the same
+    assert len(found.all("tidegate_group_topic_lag_records")) == 4  # sums are exported all the same
     assert {dict(key)["topic"] for key in found.all("tidegate_topic_partitions")} == {"a"}
     assert found.all("tidegate_series_left_out") == {
         (("what", "groups"),): 1, (("what", "group_partitions"),): 2, (("what", "partitions"),): 2,

@@ -37,7 +37,7 @@ Http = TestClient[Any, Any]
 
 @pytest.fixture
 async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
-    """One broker, as the others are told of it."""
+    """One broker, as the others know it."""
     opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
     await opened.start()
     broker_lease: Any = opened.context.broker_lease
@@ -122,7 +122,7 @@ async def test_overview_of_too_many_groups_shows_a_notice(
 
     text = await text_of(http, "/console/")
 
-    assert "looks at 2 of 3 groups" in text and "tidegate group list" in text
+    assert "evaluates 2 of 3 groups" in text and "tidegate group list" in text
     assert text.count('<tr id="g-') == 2
 
 

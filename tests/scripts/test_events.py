@@ -1,4 +1,4 @@
-"""The events of a group tell its story: what happened, to whom, why, through whom, after how long."""
+"""The events of a group: what happened, to whom, why, through whom, after how long."""
 
 from __future__ import annotations
 

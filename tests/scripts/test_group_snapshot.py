@@ -1,4 +1,4 @@
-"""The picture of a group: what each member does in each state, and when it was last heard."""
+"""The snapshot of a group: what each member does in each state, and when its last request came."""
 
 from __future__ import annotations
 

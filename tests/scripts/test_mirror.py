@@ -1,4 +1,4 @@
-"""Groups shown as Redis consumer groups: what `redis-cli` tells of position and pending work, on a real server."""
+"""Groups shown as Redis consumer groups: what `redis-cli` shows of position and pending work, on a real server."""
 
 from __future__ import annotations
 

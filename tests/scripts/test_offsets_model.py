@@ -87,7 +87,7 @@ class Offsets(RuleBasedStateMachine):
             self.runner.close()
 
     def _report_topics(self) -> None:
-        """Both brokers can find the topics as they are; only the first has heard already."""
+        """Both brokers can find the topics as they are; only the first has been notified."""
         for broker in self.brokers:
             broker.catalog.stored = {name: topic(name, PARTITIONS, number) for name, number in self.numbers.items()}
         self.brokers[0].catalog.known = dict(self.brokers[0].catalog.stored)

@@ -1,4 +1,4 @@
-"""Offsets of a topic that was deleted and made again, through a broker that has not heard of it yet."""
+"""Offsets of a topic that was deleted and made again, through a broker that was not notified yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMIT, FETCH = 8, 9
 
 
 async def started(store: Store) -> Broker:
-    """A broker with a catalogue of its own; it hears of changes only when it looks."""
+    """A broker with a catalogue of its own; it learns of changes only by a refresh."""
 
     async def forget(org: str, name: str, topic_id: UUID, partition_count: int) -> None:
         await forget_topic(store, org, name, partition_count, topic_id.hex)
@@ -39,7 +39,7 @@ async def started(store: Store) -> Broker:
 
 @pytest.fixture
 async def here(store: Store) -> AsyncIterator[Broker]:
-    """The broker that hears late."""
+    """The broker that is notified late."""
     broker = await started(store)
     yield broker
     await broker.catalog.close()

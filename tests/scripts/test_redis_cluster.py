@@ -312,7 +312,7 @@ async def test_appends_continue_when_their_slot_has_moved(sharded: Sharded, stor
         finally:
             await asyncio.to_thread(sharded.move, slot, first)
         assert [(await append(one)).leader_epoch for one in (log, other)] == [0, 0], (
-            "nothing was lost, nobody is told so"
+            "nothing was lost, and no client gets an error"
         )
 
 

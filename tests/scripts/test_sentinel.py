@@ -69,7 +69,7 @@ async def test_sentinel_unavailable_during_a_fail_over_is_ignored(watched: Watch
     with watched.paused_sentinel(0):
         await asyncio.to_thread(watched.fail_over)
 
-    found = await find_primary(by(*watched.sentinel_ports))  # the first one answers as of old, until it hears of it
+    found = await find_primary(by(*watched.sentinel_ports))  # the first one names the old primary for a while
 
     assert found.port == watched.primary_port() != before
 

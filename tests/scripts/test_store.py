@@ -36,7 +36,7 @@ async def test_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_do
     def fail(_: bytes | None) -> None:
         raise ValueError("not a payload of ours")
 
-    for _ in range(10):  # in whatever order they are told
+    for _ in range(10):  # in whatever order they are reported
         await store.pubsub.listen("tidegate:ch", lambda payload: fail(payload))
     await store.pubsub.listen("tidegate:ch", reported.put_nowait)
     await store.command("PUBLISH", "tidegate:ch", "hello")

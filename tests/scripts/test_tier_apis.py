@@ -1,4 +1,4 @@
-"""What clients are told of a log in two tiers: fetch, positions, configs."""
+"""What clients get from a log in two tiers: fetch, positions, configs."""
 
 from __future__ import annotations
 

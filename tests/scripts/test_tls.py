@@ -1,4 +1,4 @@
-"""TLS to Redis, with a real server: who is trusted, who has to show a certificate, and what failures are told."""
+"""TLS to Redis, with a real server: who is trusted, who has to show a certificate, and which failures are reported."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ async def test_leaders_move_away_from_a_draining_broker(brokers: tuple[BrokerCon
 async def test_log_22_leader_epoch_is_that_of_the_logs_and_never_decreases(
     brokers: tuple[BrokerContext, BrokerContext],
 ) -> None:
-    """Scenario 22; and what Metadata tells is what a fetch is checked against."""
+    """Scenario 22; and a fetch is checked against what Metadata returns."""
     await create(brokers[0], topic("a", 3))
     epochs = []
     keys = brokers[0].store.cluster_keys

@@ -1,4 +1,4 @@
-"""The catalogue on a real server: steps that are cut and finished by others, races, changes that others hear."""
+"""The catalogue on a real server: interrupted steps that others finish, races, notifications of changes."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_creation_interrupted_is_finished_by_the_next_request(
     if steps < 3:
         with pytest.raises(StoreUnavailable):
             await cut.create(ORG, "orders", 3, {"retention.ms": "5"}, topic_id)
-    else:  # all partitions made, not told yet
+    else:  # all partitions made, not published yet
         await cut._steps.take_name(ORG, "orders", topic_id, 3, "batch", {"retention.ms": "5"})
         for index in range(3):
             await create_partition(store, store.log_keys(ORG, "orders", index, topic_id.hex))

@@ -22,7 +22,7 @@ RESTART_S: Final = 1.0
 
 
 class MadeUpUse(ProcessUse):
-    """What brokers take of their machine: measured, it would tell two runs of a seed apart."""
+    """What brokers take of their machine: measured, it would differ between two runs of a seed."""
 
     def cpu_share(self) -> float:
         return 0.1

@@ -35,7 +35,7 @@ _CONFIGS: Final = {"session.timeout.ms": str(int(SESSION_S * 1000)), "heartbeat.
 
 
 class EpochGroupHistory:
-    """One group: what its members were told."""
+    """One group: the replies to its members."""
 
     def __init__(self, traffic: EpochTraffic, group_id: str) -> None:
         self.group_id, self._traffic = group_id, traffic
@@ -43,7 +43,7 @@ class EpochGroupHistory:
         self.members: dict[str, EpochMember] = {}
         """Member id -> its process, former ids too."""
         self.owners: dict[int, tuple[str, int]] = {}
-        """Partition -> who was told last that it owns it, and when."""
+        """Partition -> the member that got it last, and when."""
         self.notes: deque[str] = deque(maxlen=_NOTES_KEPT)
         self.removed = 0
         self._offset = 0

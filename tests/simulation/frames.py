@@ -1,4 +1,4 @@
-"""Bytes that members write by hand: what they send most, and what they tell one another through the broker."""
+"""Bytes that members write by hand: their frequent requests, and the blobs that they exchange through the broker."""
 
 from __future__ import annotations
 

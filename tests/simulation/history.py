@@ -1,6 +1,6 @@
-"""What clients were told and what the groups' events say, checked against the promises P1 to P6.
+"""Replies to clients and events of groups, checked against the promises P1 to P6.
 
-P1  one owner a partition in a generation; what a generation's members are told never changes
+P1  one owner a partition in a generation; replies to a generation's members never differ
 P2  generations only grow
 P3  an acknowledged commit is neither lost nor overwritten by a member of an older generation
 P5  members are removed only when silent or gone; a Stable group rebalances only for a reason of its members
@@ -29,7 +29,7 @@ EARLY_MS: Final = 2
 
 
 class Violation(AssertionError):
-    """A promise was broken. The text tells which, where, when, and the group's last events."""
+    """A promise was broken. The text names which, where, when, and the group's last events."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,7 @@ class Partition:
 
 @dataclass(slots=True)
 class Generation:
-    """What the members of one generation were told."""
+    """The replies to the members of one generation."""
 
     leader: str
     protocol: str
@@ -65,12 +65,12 @@ class Generation:
 
 
 class GroupHistory:
-    """One group: what its members were told, in virtual seconds."""
+    """One group: the replies to its members, in virtual seconds."""
 
     def __init__(self, world: History, group_id: str, partition_count: int) -> None:
         self.group_id = group_id
         self.generation = 0
-        """The highest that anybody was told."""
+        """The highest in any reply."""
         self.event_generation = 0
         self.state = "Empty"
         self.state_since_s = 0.0
@@ -80,7 +80,7 @@ class GroupHistory:
         self.notes: deque[str] = deque(maxlen=NOTES_KEPT)
         self.rebalances_s: deque[float] = deque(maxlen=_RECENT)
         self.wakes_lost_s: deque[float] = deque(maxlen=_RECENT)
-        """When a message that would have told a broker of this group was lost."""
+        """When a message about this group was lost on its way to a broker."""
         self._late_heartbeats: deque[tuple[str, float, float]] = deque(maxlen=_RECENT)
         """Heartbeats whose answers were kept back for long: whose, when sent, when answered."""
         self._world = world
@@ -103,14 +103,14 @@ class GroupHistory:
     def joined(
         self, member: Member, member_id: str, generation: int, elected: tuple[str, str], floor: int, asked_s: float
     ) -> None:
-        """A member was told that it is in a generation, its leader and protocol.
+        """A member got its generation, leader and protocol.
 
         `floor` is the generation that was known when it asked.
         """
         leader, protocol = elected
         self.note(f"{member.name} joined generation {generation} as {member_id[-12:]}, leader {leader[-12:]}")
         if generation < floor:
-            raise self.broken("P2", f"{member.name} was told generation {generation} after {floor}")
+            raise self.broken("P2", f"{member.name} got generation {generation} after {floor}")
         self.generation = max(self.generation, generation)
         self.members[member_id] = member
         known = self.generations.get(generation)
@@ -131,14 +131,14 @@ class GroupHistory:
                 self._answered(known, answer)
 
     def _answered(self, known: Generation, answer: tuple[str, float, float]) -> None:
-        """A parked join is answered soon after its generation opens, also where the message that tells it is lost."""
+        """A parked join is answered soon after its generation opens, also where its message is lost."""
         if known.opened_s is None:
             known.answers.append(answer)
             return
         who, asked_s, logged_at_s = answer
         if asked_s < known.opened_s < logged_at_s - LATE_S and not self._world.was_impeded(known.opened_s, logged_at_s):
             raise self.broken(
-                "P6", f"{who} heard at {logged_at_s:.4f} s of the generation opened at {known.opened_s:.4f}"
+                "P6", f"{who} learned at {logged_at_s:.4f} s of the generation opened at {known.opened_s:.4f}"
             )
 
     def heartbeat_answered(self, who: str, sent_s: float) -> None:
@@ -156,14 +156,14 @@ class GroupHistory:
             self._judge_hold(at_s, *heartbeat)
 
     def _judge_hold(self, at_s: float, who: str, sent_s: float, logged_at_s: float) -> None:
-        """Who waits for the answer to a heartbeat hears of a rebalance soon, unless the message of it was lost."""
+        """A delayed heartbeat is answered soon after a rebalance begins, unless the message of it was lost."""
         if not sent_s + _ARRIVED_S < at_s < logged_at_s - LATE_S or self._world.was_impeded(at_s, logged_at_s):
             return
         if not any(at_s - _ARRIVED_S < lost_s <= logged_at_s for lost_s in self.wakes_lost_s):
-            raise self.broken("P6", f"{who} heard at {logged_at_s:.4f} s of the rebalance that began at {at_s:.4f}")
+            raise self.broken("P6", f"{who} learned at {logged_at_s:.4f} s of the rebalance that began at {at_s:.4f}")
 
     def assigned(self, member: Member, member_id: str, generation: int, partitions: tuple[int, ...]) -> None:
-        """A member was told its partitions."""
+        """A member got its partitions."""
         self.note(f"{member.name} has {list(partitions)} in generation {generation}")
         known = self.generations.get(generation)
         if known is None:
@@ -312,7 +312,7 @@ class History:
     def _judge_removal(self, group: GroupHistory, member_id: str, cause: str, at_s: float) -> None:
         member = group.members.get(member_id)
         if member is None:
-            return  # its id was never told to anybody who lives on
+            return  # no living member ever got its id
         self.removals += 1
         ends_s = member.last_contact_s + member.session_timeout_s - EARLY_MS / 1000
         is_its_own = member.member_id == member_id

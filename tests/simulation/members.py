@@ -1,7 +1,7 @@
 """Group members as client libraries have them: find the coordinator, join, sync, heartbeat, commit, leave.
 
-A member retries with back-off, keeps its id through reconnections, and forgets it when told to. Its life (when it
-leaves, crashes, hangs, restarts as the same static member) is its slot's to decide.
+A member retries with back-off, keeps its id through reconnections, and forgets it when the group does not know it.
+Its slot decides when it leaves, crashes, hangs, or restarts as the same static member.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ TOPIC: Final = "t"
 GRID_S: Final = 1 / 4
 """Members' timers fire on a grid, as those of a client that polls; it also lets heartbeats meet in a tick."""
 STRAYS_SHARE: Final = 0.3
-"""Members that go to any broker, as if they had heard of the coordinator long ago: every broker serves every group."""
+"""Members that go to any broker, as with an outdated coordinator: every broker serves every group."""
 HELD_SHARE: Final = 0.5
-"""Members that name their software, one of which it is known that it bears held heartbeats."""
+"""Members that name their software, one of which is known to support delayed heartbeats."""
 _SOFTWARE: Final = "apache-kafka-java"
 _CODE: Final = struct.Struct(">h")
 _CODE_AT: Final = 9
@@ -82,7 +82,7 @@ class Member:
         self.join_lost = False
         """Whether an answer of its present round was lost, or is awaited."""
         self._joins: deque[tuple[float, bool]] = deque(maxlen=5)
-        """When it joined, and whether after a lost answer: then it may begin a round without having been told to."""
+        """When it joined, and whether after a lost answer: then it may begin a round of its own accord."""
         self.consuming = False
         self._strays = rng.random() < STRAYS_SHARE
         self._joining = True
@@ -198,7 +198,7 @@ class Member:
         try:
             return await wire.ask_frame(frame, timeout_s)
         except Disconnected:
-            if wire.deaf:  # a parked request waits for long, and there is nobody who could tell it not to
+            if wire.deaf:  # a parked request waits for long, and nobody can end its wait
                 self._silences.append((sent_s, self.loop.now))
             raise
 
@@ -212,10 +212,10 @@ class Member:
             raise Disconnected
         self._joining = True
         if code is ErrorCode.unknown_member_id:
-            self.history.note(f"{self.name} is told that it is unknown")
+            self.history.note(f"{self.name} is unknown to the group")
             self.member_id, self.generation = "", -1
         elif code is ErrorCode.illegal_generation:
-            self.history.note(f"{self.name} is told that generation {self.generation} is over")
+            self.history.note(f"{self.name} learns that generation {self.generation} is over")
             self.generation = -1
         elif code is not ErrorCode.rebalance_in_progress:
             raise self.history.broken("P7", f"{self.name} was answered {code.name}")
@@ -316,7 +316,7 @@ class Member:
     # -- consume
 
     async def _consume(self) -> None:
-        """Heartbeats and commits, until told to join again. Raises Disconnected, Fenced."""
+        """Heartbeats and commits until it must join again. Raises Disconnected, Fenced."""
         kio = message(HEARTBEAT_REQUEST, 4)
         request = kio.HeartbeatRequest(
             group_id=self.history.group_id,
@@ -373,7 +373,7 @@ class Member:
         self._heartbeat_timer = self.loop.call_at(now + self.interval_s, self._heartbeat)
 
     def _wait_for_answer(self, wire: Wire, sent_s: float) -> None:
-        """A heartbeat is due and the last is not answered: one at a time, and no longer than the client bears."""
+        """A heartbeat is due and the last is not answered: one at a time, and no longer than the client waits."""
         now, until_s = self.loop.now, sent_s + self._heartbeat_timeout_s
         if now < until_s:
             self._overdue = True

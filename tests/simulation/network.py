@@ -77,7 +77,7 @@ class Pipe(asyncio.Transport):
         self._broker_open = False
         self._lost = False
         self.deaf = False
-        """Whether the broker's host is gone and the client was not told."""
+        """Whether the broker's host vanished without closing the connection."""
 
     # -- the client's side
 
@@ -225,7 +225,7 @@ class Pipe(asyncio.Transport):
             )
 
     def died(self, vanished: bool) -> None:
-        """The broker's process is gone. A vanished host says nothing; else the client is told, after what was sent."""
+        """The broker's process is gone. Unless its host vanished, the connection closes after what was sent."""
         self._broker_open, self._lost, self.deaf = False, True, vanished
         if not vanished:
             self._close_client()

@@ -70,7 +70,7 @@ PLANTED_BUGS: Final = {
         "redis_scripts/groups/commit_consumer_offsets.lua",
         "if not record then return { ERROR.UNKNOWN_MEMBER_ID } end",
         "if not record then return { ERROR.NONE } end",
-        "P3: who was removed from a KIP-848 group is told that its commit is stored",
+        "P3: the commit of a removed member of a KIP-848 group is acknowledged",
     ),
     "consumer-sessions-not-renewed": PlantedBug(
         "broker/tidegate/groups/session_renewals.py",

@@ -3,7 +3,7 @@
 Each write of a link arrives after a latency and is executed at once, as a whole or up to a fault, on one blocking
 connection, with the stepped clock of `tests.support.clock` set to virtual time. Messages that scripts publish come
 back on that connection and are delivered by the simulator. Greetings, PING, INFO and subscriptions are answered here:
-they would tell of the real server's start, and nothing of a broker.
+they depend on the real server's start, not on a broker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run is asked to do, and what it tells."""
+"""The options and the report of a run."""
 
 from __future__ import annotations
 

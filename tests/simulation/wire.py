@@ -114,5 +114,5 @@ class Wire:
 
     @property
     def deaf(self) -> bool:
-        """Whether it waits for a host that is gone, which nobody tells a client."""
+        """Whether it waits for a host that vanished without closing the connection."""
         return self._pipe.deaf

@@ -104,7 +104,7 @@ class Producing:
 
     @property
     def acknowledged(self) -> Sums:
-        """What clients were told is stored."""
+        """What was acknowledged to clients."""
         return self._acknowledged.sums
 
     def _write(self, codec: str) -> None:

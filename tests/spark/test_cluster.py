@@ -52,7 +52,7 @@ def started(python: Path, folder: Path, arguments: list[str], **environment: str
 
 
 def places(folder: Path) -> dict[str, dict[str, str]]:
-    """What the tasks that began have told: `<partition>-<attempt>` -> where they run."""
+    """What the tasks that began have reported: `<partition>-<attempt>` -> where they run."""
     began = {path.name.removeprefix("began-"): path.read_text() for path in folder.glob("began-*")}
     return {name: json.loads(text) for name, text in began.items() if text}
 

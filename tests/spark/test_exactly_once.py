@@ -1,4 +1,4 @@
-"""Exactly once, whatever is killed when: what clients were told is stored is in the archive and in each table, once.
+"""Exactly once, whatever is killed when: what clients had acknowledged is in the archive and in each table, once.
 
 One session runs the archive job and a table of each form, so a kill interrupts all of them. TIDEGATE_SEED repeats the
 moments, TIDEGATE_KILLS their number, TIDEGATE_KILL_SECONDS ends them earlier.

@@ -1,4 +1,4 @@
-"""Exactly once, whatever is killed when: what clients were told is stored is in the sink's topic, each record once.
+"""Exactly once, whatever is killed when: what clients had acknowledged is in the sink's topic, each record once.
 
 TIDEGATE_SEED repeats the moments, TIDEGATE_KILLS their number.
 """

@@ -121,7 +121,7 @@ class Group:
 
 
 async def stabilize(*members: Member, until: Callable[[], bool] = lambda: True, timeout_s: float = 60.0) -> None:
-    """Each does what it is told until `until` holds and all, asked after that, are in one generation.
+    """Each follows its replies until `until` holds and all, asked after that, are in one generation.
 
     The leader hands each member its own id.
     """

@@ -203,7 +203,7 @@ class World:
 
 @dataclass(eq=False)
 class Peer:
-    """One member: what it sends, and what it was told."""
+    """One member: its requests and replies."""
 
     world: World
     name: str

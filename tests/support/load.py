@@ -66,7 +66,7 @@ class Load:
         self._readers: list[asyncio.Future[None]] = []
 
     async def __aenter__(self) -> Load:
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it tells of every lost connection
+        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs every lost connection
         admin = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap)
         await admin.start()
         await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])
@@ -124,7 +124,7 @@ class Load:
             try:
                 await sent
                 self.acknowledged.add(key)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the test must tell
+            except Exception as error:  # noqa: BLE001 - whatever it is, the test reports it
                 self.failures.append(f"{key}: {error!r}")
             finally:
                 gate.release()

@@ -1,4 +1,4 @@
-"""How Hypothesis runs against real servers: a failure is told at once, with the seed that brings it back.
+"""How Hypothesis runs against real servers: a failure is reported at once, with the seed that brings it back.
 
 Shrinking repeats a failing life thousands of times, which takes minutes on a server: TIDEGATE_SHRINK=1 asks for it.
 TIDEGATE_SEED chooses the seed.
@@ -18,7 +18,7 @@ PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.shrink or o
 
 
 def run_machine(machine: type[RuleBasedStateMachine], examples: int, steps: int) -> None:
-    """Run a state machine; a failure tells how to bring it back."""
+    """Run a state machine; a failure prints how to repeat it."""
     chosen = chosen_seed()
     try:
         _run(machine, chosen, examples, steps, PHASES)

@@ -1,9 +1,9 @@
 """A TCP proxy that cuts connections (at once, in the middle of a reply, leaving a late request), or swallows packets.
 
-What a connection's end can mean for the one who sent a command and heard nothing: the server did it and the
+What a connection's end can mean for a client that sent a command and got no reply: the server did it and the
 answer is lost, it never saw the request or only part of it, or it sees it only some time after.
 
-A black hole is a network that loses every packet of one way, or of both: nobody is told, not even that the other
+A black hole is a network that loses every packet of one way, or of both: no side learns of it, not even that the other
 side has closed. Once it is over, what is still being sent arrives, as TCP sends it again.
 """
 

@@ -115,7 +115,7 @@ class Sharded:
         self.ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
 
     def end_move(self, slot: int, source: ValkeyServer, target: ValkeyServer) -> None:
-        """All keys are there: tell every primary who has the slot now."""
+        """All keys are there: announce the new owner of the slot to every primary."""
         for server in (target, source, *(one for one in self.primaries() if one not in (target, source))):
             self.ask(server, "CLUSTER", "SETSLOT", slot, "NODE", self.node_id(target))
 

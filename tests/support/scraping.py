@@ -16,7 +16,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Scrape:
-    """The samples of one scrape; a sample that is told twice is refused, as Prometheus would."""
+    """The samples of one scrape; a sample that occurs twice is refused, as Prometheus would."""
 
     samples: Mapping[tuple[str, Labels], float]
 
@@ -28,7 +28,7 @@ class Scrape:
         for family in families:
             for sample in family.samples:
                 key = sample.name, tuple(sorted(sample.labels.items()))
-                assert key not in samples, f"told twice: {key}"
+                assert key not in samples, f"twice: {key}"
                 samples[key] = sample.value
         names = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE ")]
         assert len(names) == len(set(names)), "a family in two pieces"

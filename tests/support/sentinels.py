@@ -77,7 +77,7 @@ class Watched:
 
     @contextmanager
     def paused_sentinel(self, index: int) -> Iterator[None]:
-        """One of them hangs, and does not hear what the others agree on."""
+        """One of them hangs, and misses what the others agree on."""
         os.kill(self._processes[index].pid, signal.SIGSTOP)
         try:
             yield

@@ -112,7 +112,7 @@ def _removals(observed: Sequence[Observations], events: Sequence[Mapping[str, st
                 and not any(one.kind == "sync" and _in(one, event) for one in own),
             }
             if not excuse[event["cause"]]:
-                wrong.append(f"removed without a reason: {dict(event)}; last heard {own[-1:]}")
+                wrong.append(f"removed without a reason: {dict(event)}; last request {own[-1:]}")
     return wrong
 
 
@@ -121,7 +121,7 @@ def _in(one: Observations, event: Mapping[str, str]) -> bool:
 
 
 def _on_message(own: Sequence[Observations]) -> float:
-    """The latest that a member was surely heard: when its last request that extends a session was sent.
+    """The latest sure sign of a member: when its last request that extends a session was sent.
 
     As in Kafka those are heartbeats and commits; the end of a join barrier gives every member a new session.
     """

@@ -35,9 +35,9 @@ class Lapse(Enum):
     """Where a member stops, for a while, as if its process stood still."""
 
     HEARTBEATS = "it is Stable and says nothing"
-    JOIN = "it has asked to join, and does not hear the answer"
+    JOIN = "it has asked to join, and does not get the reply"
     SYNC = "it has joined, and never syncs"
-    PLAN = "it has asked to sync, and does not hear the answer"
+    PLAN = "it has asked to sync, and does not get the reply"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StormMember:
         self.synced_generation = -1
         self._member = self._fresh(None)
         self._members: set[str] = set()
-        """Whom its last join told of: all, where it leads."""
+        """The members in its last join response: all, where it leads."""
         self._number = 0
         self._task: asyncio.Task[None] | None = None
         self._clients: list[RawClient] = []

@@ -76,7 +76,7 @@ class WholeBroker:
         return await self.context.catalog.create(org, name, partition_count, dotted, uuid4())
 
     async def mirrored(self) -> None:
-        """All that the mirror was told is written."""
+        """All changes of the mirror are written."""
         mirror = self.context.mirror
         assert mirror is not None
         self.context.commit_reports.flush()
@@ -196,12 +196,12 @@ class ClientOf:
         self.member_id, self.generation = "", -1
 
     async def list_groups(self) -> list[str]:
-        """Group ids that ListGroups tells."""
+        """Group ids of ListGroups."""
         answer = await self.ask(request(16, 5, states_filter=(), types_filter=()))
         return [group.group_id for group in answer.groups]
 
     async def describe(self) -> Any:
-        """What DescribeGroups tells of the group."""
+        """The group by DescribeGroups."""
         answer = await self.ask(request(15, 5, groups=(self.group_id,), include_authorized_operations=False))
         return answer.groups[0]
 

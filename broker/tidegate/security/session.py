@@ -17,7 +17,7 @@ TOKEN_BYTES_MAX: Final = 64 * 1024
 class Authentication(Protocol):
     """One exchange of one mechanism; `identity` is set when the client is authenticated.
 
-    `is_refused`: the client was told that it is not, and has to acknowledge that before the exchange ends.
+    `is_refused`: the client got a refusal, which it has to acknowledge before the exchange ends.
     """
 
     identity: Identity | None

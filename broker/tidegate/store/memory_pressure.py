@@ -30,7 +30,7 @@ class MemoryPressure:
 
     def __init__(self, store: Store, share_max: float) -> None:
         self.is_high = False
-        """Whether some server delays or refuses records, or some organisation has no room for them."""
+        """Whether some server delays or refuses records, or some organisation has reached its limit."""
         self.full_orgs: frozenset[str] = frozenset()
         """Organisations whose records fill what they may have."""
         self._store = store

@@ -1,4 +1,4 @@
-"""What every member program says and hears: JSON lines on stdout, commands on stdin (see bench/clients.py)."""
+"""What every member program writes and reads: JSON lines on stdout, commands on stdin (see bench/clients.py)."""
 
 from __future__ import annotations
 

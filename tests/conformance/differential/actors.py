@@ -46,12 +46,12 @@ class Member:
         return lambda side: side.of(self.name).member_id
 
     def generation(self, plus: int = 0) -> Ref:
-        """The generation that each target told."""
+        """The generation of each target."""
         return lambda side: side.of(self.name).generation + plus
 
     @property
     def leads(self) -> bool:
-        """Whether Kafka told this member that it leads."""
+        """Whether Kafka made this member the leader."""
         reported = self.talk.sides[0].of(self.name)
         return reported.leader == reported.member_id != ""
 
@@ -103,7 +103,7 @@ class Member:
         return await self._show_message("SyncGroup", version, values, changes)
 
     def plan(self, side: Side) -> list[dict[str, Any]]:
-        """What the leader hands out: nothing unless it was told the members."""
+        """What the leader hands out: nothing unless it got the members."""
         reported = side.of(self.name)
         return [
             {"member_id": member_id, "assignment": f"{side.names.member(member_id)}@{reported.generation}".encode()}
@@ -111,7 +111,7 @@ class Member:
         ]
 
     async def heartbeat(self, version: int | None = None, **changes: Any) -> Exchange:
-        """Heartbeat of the generation told."""
+        """Heartbeat of the generation that it got."""
         values = {"member_id": self.id, "group_instance_id": self.instance_id, "generation_id": self.generation()}
         return await self._show_message("Heartbeat", version, values, changes)
 
@@ -120,7 +120,7 @@ class Member:
         return await leave(self.talk, self, version=version, **changes)
 
     async def commit(self, version: int | None = None, offset: int = 5, **changes: Any) -> Exchange:
-        """OffsetCommit of partition 0, as a member of the generation told."""
+        """OffsetCommit of partition 0, as a member of the generation that it got."""
         values = {
             "member_id": self.id,
             "group_instance_id": self.instance_id,

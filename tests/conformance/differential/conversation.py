@@ -88,7 +88,7 @@ class Exchange:
 
 
 class Conversation:
-    """What is said, what came back, and how it compared. `seed` decides which broker hears what."""
+    """What is said, what came back, and how it compared. `seed` decides which broker gets which request."""
 
     def __init__(self, name: str, targets: Targets, seed: int = 0) -> None:
         self.name, self.chance = name, random.Random(f"{name} {seed}")

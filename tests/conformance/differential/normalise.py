@@ -56,7 +56,7 @@ class Names:
         self._names[member_id] = f"{made[1]}-<{actor}.{self._counts[actor]}>"
 
     def member(self, member_id: str) -> str:
-        """The shared name of a member id; an id that nobody was told yet is only known by its prefix."""
+        """The shared name of a member id; an id that no member got yet is only known by its prefix."""
         made = _MADE_ID.fullmatch(member_id)
         return self._names.get(member_id, f"{made[1]}-<?>" if made else member_id)
 

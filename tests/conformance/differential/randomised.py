@@ -39,7 +39,7 @@ def profile_of(seed: int) -> Profile:
 
 
 class _Walk:
-    """Chooses each next step by chance and by what Kafka told the members so far."""
+    """Chooses each next step by chance and by the replies of Kafka so far."""
 
     def __init__(self, talk: Conversation, chance: random.Random) -> None:
         self.talk, self.chance = talk, chance

@@ -17,7 +17,7 @@ from tests.conformance.differential.targets import PROFILES, Targets, running
 
 _AT_ONCE: Final = 8
 _TRIES: Final = 3
-"""A difference is real when it shows each time; others are told in the report."""
+"""A difference is real when it shows each time; others are in the report."""
 _CONVERSATION_S: Final = 240.0
 
 
@@ -78,7 +78,7 @@ async def _try(targets: Targets, job: _Job, report: Report) -> Outcome:
             await job.script(talk)
     except Ended:
         report.ended_early += not talk.found
-    except Exception:  # noqa: BLE001 - one conversation's trouble is told, the others go on
+    except Exception:  # noqa: BLE001 - one conversation's trouble is reported, the others go on
         outcome.error = traceback.format_exc()
     finally:
         await talk.close()

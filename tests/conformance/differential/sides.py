@@ -1,4 +1,4 @@
-"""One target's half of a conversation: its connections, and what it told each actor."""
+"""One target's half of a conversation: its connections, and its replies to each actor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSWER_S: Final = 600.0
 
 @dataclass(slots=True)
 class ReportedBroker:
-    """What a target told one actor."""
+    """The replies of a target to one actor."""
 
     member_id: str = ""
     generation: int = -1
@@ -43,7 +43,7 @@ class Side:
         self._busy: set[RawClient] = set()
 
     def of(self, actor: str) -> ReportedBroker:
-        """What this target told `actor` so far."""
+        """The replies of this target to `actor` so far."""
         return self.reported.setdefault(actor, ReportedBroker())
 
     async def ask(self, actor: str, place: int, api: str, request: Any, client_id: str) -> Any:

@@ -55,7 +55,7 @@ def changing(http: Http) -> Iterator[tuple[str, str]]:
 
 
 def reading(http: Http) -> Iterator[str]:
-    """An address of every route that tells something."""
+    """An address of every route that shows something."""
     assert http.app is not None
     for route in http.app.router.routes():
         assert route.resource is not None

@@ -47,7 +47,7 @@ async def listening() -> AsyncIterator[int]:
 
 
 class Visitor:
-    """A client that sends what it is told to."""
+    """A client that sends what the test wants."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -1,4 +1,4 @@
-"""What the doctor says of what was seen: addresses, clusters and Redis that would be dear to make for real."""
+"""The doctor's findings for addresses, clusters and Redis that are expensive to set up."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def _ends(values: dict[str, Any], led: tuple[int, ...]) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("led", "known"), [((0, 1, 2), [0, 1, 2]), ((0,), [0])], ids=["whoever is asked can tell", "leaders only"]
+    ("led", "known"), [((0, 1, 2), [0, 1, 2]), ((0,), [0])], ids=["any broker knows", "leaders only"]
 )
 async def test_ends_of_a_dead_leader_and_of_none_are_asked_of_others(
     cluster: Callable[[Serve], KafkaClient], led: tuple[int, ...], known: list[int]

@@ -1,4 +1,4 @@
-"""Rules, dashboard and chart say only what brokers tell; what is made from other files is up to date."""
+"""Rules, dashboard and chart use only metrics that brokers export; generated files are up to date."""
 
 from __future__ import annotations
 

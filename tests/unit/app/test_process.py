@@ -1,4 +1,4 @@
-"""Ports are told clearly when they cannot be had."""
+"""An unavailable port is reported clearly."""
 
 from __future__ import annotations
 

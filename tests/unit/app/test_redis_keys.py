@@ -1,4 +1,4 @@
-"""Names of keys are told apart as `store/keys.py` makes them."""
+"""Names of keys are classified as `store/keys.py` makes them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ class Kept(SingleFlightCache):
 
 
 class Reading:
-    """Counts looks; waits where it is told to."""
+    """Counts calls; waits where the test wants."""
 
     def __init__(self) -> None:
         self.observations = 0

@@ -1,4 +1,4 @@
-"""What clients of each listener are told, in each address mode."""
+"""The addresses that clients of each listener get, in each address mode."""
 
 from __future__ import annotations
 

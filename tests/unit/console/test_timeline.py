@@ -10,7 +10,7 @@ NOW_MS = 10 * SPAN_MS
 
 
 def rebalance(ago_ms: int, outcome: str = "stable", stable_ms: int | None = 60_000) -> dict[str, Any]:
-    """As `group_views.history` tells it."""
+    """As `group_views.history` returns it."""
     return {
         "time_ms": NOW_MS - ago_ms, "outcome": outcome, "stable_ms": stable_ms, "joining_ms": 3_000, "sentence": "x"
     }  # fmt: skip

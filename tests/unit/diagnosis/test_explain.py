@@ -16,7 +16,7 @@ TOPICS = frozenset({"orders"})
 
 
 def member(name: str, **changes: Any) -> MemberSnapshot:
-    """A dynamic member that is synced and was heard a second ago."""
+    """A dynamic member that is synced and sent a request a second ago."""
     values: dict[str, Any] = {
         "member_id": f"{name}-id",
         "instance_id": None,

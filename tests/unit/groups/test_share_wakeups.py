@@ -17,7 +17,7 @@ NONE = -1
 
 
 class Log:
-    """A log that can be told to have grown."""
+    """A log that grows on command."""
 
     def __init__(self) -> None:
         self.listeners: list[Callable[[], None]] = []

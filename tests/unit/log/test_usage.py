@@ -1,4 +1,4 @@
-"""What a broker counts of topics and groups until it tells it."""
+"""What a broker counts of topics and groups until it reports it."""
 
 from __future__ import annotations
 

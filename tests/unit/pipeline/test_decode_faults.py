@@ -123,7 +123,7 @@ FAULTS = {
     "another magic": (GOOD[:16] + b"\x01" + GOOD[17:], "magic 1"),
     "a codec that is none": (sealed_batch(FIRST, record_count=1, attributes=6), "unknown compression codec 6"),
     "garbage under a codec": (sealed_batch(FIRST, record_count=1, attributes=Codec.ZSTD), "cannot be decompressed"),
-    "fewer records than told": (sealed_batch(FIRST, record_count=2), "do not fit"),
+    "fewer records than counted": (sealed_batch(FIRST, record_count=2), "do not fit"),
     "a record too many": (sealed_batch(FIRST + SECOND, record_count=1), "follow the last record"),
     "a negative count": (sealed_batch(FIRST, record_count=-1), "-1 records"),
     "an empty batch with bytes": (sealed_batch(FIRST), "bytes follow the header"),

@@ -111,7 +111,7 @@ def test_lag_is_plotted_from_committed_files(tmp_path: Path) -> None:
 def test_storm_is_plotted_and_a_group_without_one_too(tmp_path: Path) -> None:
     rows = [generation(n, f"instance shard-{n % 3}", "static_member_restarted") for n in range(2, 20)]
     rows += [
-        generation(20, "app at 10.0.0.1", "not heard of before", outcome="not_synced"),
+        generation(20, "app at 10.0.0.1", "not known before", outcome="not_synced"),
         generation(21, "", "") | {"started_at": None},
     ]
     write_table(tmp_path, "timeline", rows)

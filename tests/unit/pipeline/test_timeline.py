@@ -19,7 +19,7 @@ NAMES = (
 
 
 def owners(**assigned: list[int]) -> str:
-    """As a broker tells it: member id -> partitions of t."""
+    """As a broker reports it: member id -> partitions of t."""
     return owners_text((member, write_assignment({"t": partitions})) for member, partitions in assigned.items())
 
 

@@ -1,4 +1,4 @@
-"""SASL exchanges without sockets: what each side says, and that refusals do not tell what was wrong."""
+"""SASL exchanges without sockets: what each side sends, and that refusals do not name the reason."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_scram_refused_with_one_text(name: str, password: str) -> None:
 
 
 async def test_scram_unknown_user_gets_the_same_salt_each_time() -> None:
-    """Another salt each time would tell that the user does not exist."""
+    """Another salt each time would reveal that the user does not exist."""
     first = [await Scram("SCRAM-SHA-256", USERS).step(b"n,,n=nobody,r=abcdefgh") for _ in range(2)]
 
     salts = {message.split(b",s=")[1].split(b",")[0] for message in first}

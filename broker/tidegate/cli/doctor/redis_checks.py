@@ -155,7 +155,7 @@ def _memory(server: Server, probe: RedisProbe) -> Iterator[Finding]:
                 f"used now: {size(used)}",
                 f"memory of the machine: {size(int(server.info.get('total_system_memory', 0)))}",
             ),
-            "Set maxmemory to about two thirds of the machine's (room for copy-on-write); Tidegate then answers "
+            "Set maxmemory to about two thirds of the machine's (the rest is for copy-on-write); Tidegate then answers "
             "producers with an error that they repeat.",
         )
     elif used / limit >= _FULL_WARNING:

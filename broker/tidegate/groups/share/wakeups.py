@@ -46,7 +46,7 @@ class _Followed:
 
 
 Listening = tuple[int, list[_Followed]]
-"""What a group followed at one time, and how many changes it had been told."""
+"""What a group followed at one time, and how many changes had been reported to it."""
 
 
 class GroupWakeups:

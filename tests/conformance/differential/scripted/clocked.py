@@ -241,7 +241,7 @@ async def version_0_waits_a_session(talk: Conversation) -> None:
 
 @conversation(by_the_clock=True)
 async def leader_never_syncs(talk: Conversation) -> None:
-    """[48] At the sync timer the leader goes, parked followers are told."""
+    """[48] At the sync timer the leader is removed, parked followers are answered."""
     one, two = (Member(talk, name, rebalance_timeout_ms=2_500) for name in ("one", "two"))
     await form(talk, one)
     await two.enter()

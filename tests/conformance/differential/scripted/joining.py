@@ -182,7 +182,7 @@ async def nothing_left_in_common(talk: Conversation) -> None:
 
 @conversation()
 async def third_joins(talk: Conversation) -> None:
-    """[21] Heartbeats tell of the phase; it ends when all are back; only the leader has the list."""
+    """[21] Heartbeats report the phase; it ends when all are back; only the leader has the list."""
     one, two, three = (Member(talk, name) for name in ("one", "two", "three"))
     await form(talk, one, two)
     await three.join()

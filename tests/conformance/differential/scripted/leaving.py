@@ -89,7 +89,7 @@ async def replaced_leaves(talk: Conversation) -> None:
 
 @conversation()
 async def left_while_joining(talk: Conversation) -> None:
-    """[17, 66] A parked join is told."""
+    """[17, 66] A parked join is answered."""
     one, two, three = (Member(talk, name) for name in ("one", "two", "three"))
     await form(talk, one)
     await two.enter()

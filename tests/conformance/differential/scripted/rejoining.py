@@ -39,7 +39,7 @@ async def again_before_the_sync(talk: Conversation) -> None:
 
 @conversation()
 async def changed_before_the_sync(talk: Conversation) -> None:
-    """[35] Other metadata starts the phase again: parked syncs are told."""
+    """[35] Other metadata starts the phase again: parked syncs are answered."""
     one, two = Member(talk, "one"), Member(talk, "two")
     await completing(talk, one, two)
     await one.heartbeat()

@@ -40,7 +40,7 @@ async def follower_restarts(talk: Conversation) -> None:
 
 @conversation()
 async def leader_restarts(talk: Conversation) -> None:
-    """[68] v9 is told that it leads and need not assign; v8 is told the dead id."""
+    """[68] v9 learns that it leads and need not assign; v8 gets the dead id."""
     one, two = pair(talk)
     await form(talk, one, two)
     for version in (9, 8, 5, 9):

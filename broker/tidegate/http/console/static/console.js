@@ -109,7 +109,7 @@
     place.textContent = "";
     const line = { stroke: style("--line"), width: 1 };
     const axis = { stroke: style("--muted"), grid: line, ticks: { ...line, size: 6 }, border: { ...line, show: true }, font: "12px system-ui" };
-    const wide = place.clientWidth > 560; // a phone has room for the marks, not for what they are of: the legend says that
+    const wide = place.clientWidth > 560; // a phone shows the marks without their labels, which the legend has
     const of = (label) => wide ? { label, labelSize: 20, labelGap: 2, labelFont: "12px system-ui" } : {};
     const minutes = samples.time_s.at(-1) - samples.time_s[0] > 600;
     const series = (scale, color, dash) => ({ scale, stroke: style(color), width: 1.75, dash, points: { show: samples.time_s.length < 3 } });
