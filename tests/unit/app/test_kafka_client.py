@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tidegate.cli.client import kafka_client
+from tidegate.cli.client import group_operations, kafka_client
 from tidegate.cli.client.kafka_client import LATEST, KafkaClient, Topic
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import Brokers
@@ -100,7 +100,7 @@ async def test_groups_of_a_dead_broker_may_be_missing(cluster: Callable[[Serve],
         return Answer(error_code=ErrorCode.none, groups=[])
 
     async with cluster(serve) as kafka:
-        assert await kafka.all_groups() == []
+        assert await group_operations.all_groups(kafka) == []
         assert kafka.silent == {2: "nobody at b2:1"}
 
 
@@ -113,7 +113,7 @@ async def test_list_groups_without_any_broker_fails(cluster: Callable[[Serve], K
         with pytest.raises(
             CommandFailed, match=r"AUTHORIZATION_FAILED; nobody at b2:1|nobody at b2:1; .*AUTHORIZATION"
         ):
-            await kafka.all_groups()
+            await group_operations.all_groups(kafka)
 
 
 def _offsets(code: ErrorCode) -> Any:
@@ -124,10 +124,10 @@ def _offsets(code: ErrorCode) -> Any:
 @pytest.mark.parametrize(
     "asked",
     [
-        lambda kafka: kafka.committed("g"),
-        lambda kafka: kafka.commit("g", {("orders", 0): (5, "")}),
-        lambda kafka: kafka.leave("g", [("m", None)], "why"),
-        lambda kafka: kafka.delete_offsets("g", [("orders", 0)]),
+        lambda kafka: group_operations.committed(kafka, "g"),
+        lambda kafka: group_operations.commit(kafka, "g", {("orders", 0): (5, "")}),
+        lambda kafka: group_operations.leave(kafka, "g", [("m", None)], "why"),
+        lambda kafka: group_operations.delete_offsets(kafka, "g", [("orders", 0)]),
     ],
     ids=["committed", "commit", "leave", "delete_offsets"],
 )
@@ -150,10 +150,10 @@ async def test_coordinator_dead_is_replaced_by_another_broker(cluster: Callable[
         return _offsets(ErrorCode.none)
 
     async with cluster(serve) as kafka:
-        assert await kafka.committed("g") == {("orders", 0): 5}
+        assert await group_operations.committed(kafka, "g") == {("orders", 0): 5}
 
 
 async def test_coordinator_that_is_never_found(cluster: Callable[[Serve], KafkaClient]) -> None:
     async with cluster(lambda *_: _offsets(ErrorCode.not_coordinator)) as kafka:
         with pytest.raises(CommandFailed, match=r"^group g: its coordinator is not available$"):
-            await kafka.committed("g")
+            await group_operations.committed(kafka, "g")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidegate.cli.client import group_requests
+from tidegate.cli.client import group_operations, group_requests
 from tidegate.cli.client.group_requests import Commit, Identities, Place
 from tidegate.cli.client.kafka_client import KafkaClient, raise_for
 from tidegate.cli.client.kafka_wire import Connection
@@ -92,7 +92,7 @@ class Guard:
     async def __aexit__(self, *_: object) -> None:
         try:
             if self._own:
-                await self.kafka.leave(self.group.group_id, identities(self._own), _GUARD_REASON)
+                await group_operations.leave(self.kafka, self.group.group_id, identities(self._own), _GUARD_REASON)
         finally:
             if self._connection is not None:
                 await self._connection.close()
@@ -125,12 +125,12 @@ class Guard:
     async def _remove_others(self) -> None:
         _, others = await self._members()
         if others:
-            await self.kafka.leave(self.group.group_id, identities(others), _FENCE_REASON)
+            await group_operations.leave(self.kafka, self.group.group_id, identities(others), _FENCE_REASON)
             self.removed += others
 
     async def _members(self) -> tuple[list[Any], list[Any]]:
         """The guard's own members, and all others."""
-        members = (await self.kafka.describe(self.group.group_id)).members
+        members = (await group_operations.describe(self.kafka, self.group.group_id)).members
         own = [member for member in members if member.client_id == self.kafka.client_id]
         return own, [member for member in members if member not in own]
 

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from tidegate.cli.change_notice import OtherCluster, require_same_cluster
-from tidegate.cli.client import admin_client
+from tidegate.cli.client import admin_client, group_operations
 from tidegate.cli.client.described_groups import SHARE, type_of
+from tidegate.cli.client.group_operations import ObservedGroup
 from tidegate.cli.client.group_requests import Place
-from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, ObservedGroup
+from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp, Brokers
 from tidegate.protocol.consumer_blobs import assigned_partitions
@@ -32,7 +33,7 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
             raise
         except CommandFailed as failure:
             missing.append(f"generation and trouble are not known: {failure}")
-        groups = await kafka.all_groups()
+        groups = await group_operations.all_groups(kafka)
         missing += [f"groups of broker {node_id} may be missing: {why}" for node_id, why in kafka.silent.items()]
         bounds = await _bounds(
             kafka,
@@ -68,10 +69,10 @@ async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, 
             raise
         except CommandFailed as failure:
             missing = str(failure)
-        described = await kafka.describe(group_id)
+        described = await group_operations.describe(kafka, group_id)
         if type_of(described) == SHARE:
             return await _share_rows(kafka, group_id), missing
-        committed = await kafka.committed(group_id)
+        committed = await group_operations.committed(kafka, group_id)
         rows = _rows(described, committed, await _bounds(kafka, _places(described, committed)))
         if described.group_state == "Dead" and not rows:
             raise CommandFailed(f"there is no group {group_id}")
@@ -80,7 +81,7 @@ async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, 
 
 async def _share_rows(kafka: KafkaClient, group_id: str) -> Rows:
     """Each share-partition; several members may read it, so it has no owner."""
-    shares = await kafka.share_offsets(group_id)
+    shares = await group_operations.share_offsets(kafka, group_id)
     bounds = await _bounds(kafka, shares)
     nobody = dict.fromkeys(("owner", "client_id", "host", "commit_age_ms"))
     return [

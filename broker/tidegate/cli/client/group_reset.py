@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from tidegate.cli.client import group_operations
 from tidegate.cli.client.described_groups import SHARE, type_of
 from tidegate.cli.client.group_guard import Guard, identities
 from tidegate.cli.client.group_requests import Commit, Place
@@ -72,7 +73,7 @@ class Done:
 async def reset(brokers: Brokers, asked: Asked) -> Done:
     """Plan, and execute if requested. Raises CommandFailed."""
     async with KafkaClient(brokers, own_name()) as kafka:
-        group = await kafka.describe(asked.group_id)
+        group = await group_operations.describe(kafka, asked.group_id)
         is_share = type_of(group) == SHARE
         moves = await _planned(kafka, asked, is_share)
         members = group.members
@@ -134,8 +135,9 @@ class _KafkaOffsets:
 
     async def committed(self, group_id: str) -> Mapping[Place, int]:
         if self.is_share:
-            return {place: share.start for place, share in (await self.kafka.share_offsets(group_id)).items()}
-        return await self.kafka.committed(group_id)
+            shares = await group_operations.share_offsets(self.kafka, group_id)
+            return {place: share.start for place, share in shares.items()}
+        return await group_operations.committed(self.kafka, group_id)
 
     async def partitions(self) -> Partitions:
         self.topics = await self.kafka.topics()
@@ -203,7 +205,7 @@ async def move(kafka: KafkaClient, asked: Asked, moves: Sequence[Move], group: A
         removed += guard.removed
         if not asked.fence or not (undone or not _IN_BETWEEN.isdisjoint(codes.values())):
             break
-        group = await kafka.describe(asked.group_id)
+        group = await group_operations.describe(kafka, asked.group_id)
     if removed:
         done.reported_text.append(f"removed {_members(removed)}")
     _report(done, codes, undone)
@@ -216,7 +218,7 @@ async def _move_share_offsets(kafka: KafkaClient, asked: Asked, moves: Sequence[
     if partial:
         raise CommandFailed(f"start offsets are deleted by topic, and {listed(sorted(partial))} has others to be moved")
     targets = {move.place: move.after for move in moves if move.after is not None}
-    codes = await kafka.move_share_offsets(asked.group_id, targets, forgotten)
+    codes = await group_operations.move_share_offsets(kafka, asked.group_id, targets, forgotten)
     by_topic = {topic: code for (topic, index), code in codes.items() if index < 0}
     _report(done, {move.place: codes.get(move.place, by_topic.get(move.topic, ErrorCode.none)) for move in moves}, {})
 
@@ -226,8 +228,9 @@ async def _change(
 ) -> dict[Place, ErrorCode]:
     kafka, group = guard.kafka, guard.group
     if not group.members and not again:
-        committed = await kafka.commit(group.group_id, targets) if targets else {}
-        return {**committed, **(await kafka.delete_offsets(group.group_id, forgotten) if forgotten else {})}
+        committed = await group_operations.commit(kafka, group.group_id, targets) if targets else {}
+        deleted = await group_operations.delete_offsets(kafka, group.group_id, forgotten) if forgotten else {}
+        return {**committed, **deleted}
     codes = await (guard.move_as_member if again else guard.move_in_one_write)(targets, forgotten)
     await guard.wait()
     return codes
@@ -248,14 +251,14 @@ def _report(done: Done, codes: Mapping[Place, ErrorCode], undone: Mapping[Place,
 
 async def _undone(kafka: KafkaClient, group_id: str, moves: Sequence[Move]) -> dict[Place, int | None]:
     """Moved partitions whose committed offset is back at the old one -> that offset."""
-    now = await kafka.committed(group_id)
+    now = await group_operations.committed(kafka, group_id)
     return {
         move.place: move.before for move in moves if move.before != move.after and now.get(move.place) == move.before
     }
 
 
 async def _existing(kafka: KafkaClient, group_id: str) -> Any:
-    group = await kafka.describe(group_id)
+    group = await group_operations.describe(kafka, group_id)
     if group.group_state == "Dead":
         raise CommandFailed(f"there is no group {group_id}")
     return group
@@ -272,7 +275,7 @@ async def evict(brokers: Brokers, group_id: str, member: str, reason: str) -> st
         if not chosen:
             known = listed((one.group_instance_id or one.member_id for one in members), 20)
             raise CommandFailed(f"group {group_id} has no member {member}; it has {known}")
-        (answer,) = await kafka.leave(group_id, identities(chosen), reason)
+        (answer,) = await group_operations.leave(kafka, group_id, identities(chosen), reason)
         if answer.error_code is not ErrorCode.none:
             raise CommandFailed(f"{member}: {answer.error_code.name.upper()}")
         one = chosen[0]
@@ -285,4 +288,4 @@ async def delete(brokers: Brokers, group_id: str) -> None:
         described = await _existing(kafka, group_id)
         if described.members:
             raise CommandFailed(f"group {group_id} is not empty: {_members(described.members)}; stop them first")
-        await kafka.delete_group(group_id)
+        await group_operations.delete(kafka, group_id)

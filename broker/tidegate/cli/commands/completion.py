@@ -27,7 +27,9 @@ def complete_groups(incomplete: str) -> list[str]:
     """Groups with this prefix."""
 
     async def names(kafka: Any) -> list[str]:
-        return [one.listed.group_id for one in await kafka.all_groups()]
+        from tidegate.cli.client import group_operations
+
+        return [one.listed.group_id for one in await group_operations.all_groups(kafka)]
 
     return _complete(incomplete, names)
 

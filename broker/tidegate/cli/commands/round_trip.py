@@ -55,7 +55,7 @@ def round_trip(
 
 async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
     """Run all steps; returns each with its result and duration in ms. Raises CommandFailed when a step fails."""
-    from tidegate.cli.client import topic_requests
+    from tidegate.cli.client import group_operations, topic_requests
     from tidegate.cli.client.kafka_client import KafkaClient
 
     steps, group_id, value = Steps(), f"{TOPIC}-{uuid.uuid4().hex}", uuid.uuid4().bytes
@@ -66,7 +66,7 @@ async def there_and_back(brokers: Brokers, topic: str) -> list[dict[str, Any]]:
         await steps.step("consumed", _consume(brokers, topic, offset, value), lambda size: f"the same {size} bytes")
         committing = _commit(kafka, group_id, topic, offset + 1)
         await steps.step("committed", committing, lambda at: f"offset {at}, in a new group")
-        await steps.step("deleted", kafka.delete_group(group_id), lambda _: "the group")
+        await steps.step("deleted", group_operations.delete(kafka, group_id), lambda _: "the group")
     return steps.rows
 
 
@@ -105,11 +105,12 @@ async def _consume(brokers: Brokers, topic: str, offset: int, value: bytes) -> i
 
 async def _commit(kafka: Any, group_id: str, topic: str, offset: int) -> int:
     """The committed offset as the group's coordinator returns it."""
+    from tidegate.cli.client import group_operations
     from tidegate.cli.client.kafka_client import raise_for
 
-    for code in (await kafka.commit(group_id, {(topic, 0): (offset, "")})).values():
+    for code in (await group_operations.commit(kafka, group_id, {(topic, 0): (offset, "")})).values():
         raise_for(code, f"group {group_id}")
-    committed: int = (await kafka.committed(group_id)).get((topic, 0), -1)
+    committed: int = (await group_operations.committed(kafka, group_id)).get((topic, 0), -1)
     if committed != offset:
         raise CommandFailed(f"group {group_id}: committed {offset}, fetched {committed}")
     return committed
