@@ -11,46 +11,14 @@ where it reads fields that the newest version has not, such as topics by name be
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
-
-HANDLER_MODULES = (
-    "discovery",
-    "produce",
-    "fetch",
-    "positions",
-    "classic_groups",
-    "committed_offsets",
-    "fetched_offsets",
-    "group_admin",
-    "consumer_groups",
-    "share_groups",
-    "streams_groups",
-    "share_fetch",
-    "share_acknowledge",
-    "share_offsets",
-    "topics",
-    "topic_partitions",
-    "partition_admin",
-    "delete_records",
-    "log_dirs",
-    "cluster_admin",
-    "configs",
-    "client_metrics",
-    "transactions",
-    "transactional_offsets",
-    "transaction_admin",
-    "sasl",
-    "acls",
-    "scram_users",
-    "delegation_tokens",
-    "client_quotas",
-)
-
 
 ErrorShape = Callable[[Any, ErrorCode], Any]
 """Called with the request, in its newest form, and the error code."""
@@ -139,7 +107,7 @@ def error_response(api_key: int, request: Any, code: ErrorCode) -> Any:
 
 
 def load_all() -> dict[int, Api]:
-    """Import every handler module and return the table."""
-    for module in HANDLER_MODULES:
-        importlib.import_module(f"tidegate.apis.{module}")
+    """Import the modules beside this one and return the table."""
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"tidegate.apis.{module.name}")
     return served
