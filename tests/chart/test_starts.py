@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from bench.cluster import free_port
 from tests.chart.pods import REPOSITORY, Pod, Secrets, can_unshare
 from tests.chart.rendering import Document, environment, only, render
+from tests.support.balancer import balancer
 from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.redis_access import connect
@@ -223,35 +225,13 @@ def container_of(documents: Sequence[Document], kind: str) -> Document:
     return container
 
 
-@asynccontextmanager
-async def balancing(port: int, pods: Sequence[Pod], listener: str) -> AsyncIterator[None]:
+def balancing(port: int, pods: Sequence[Pod], listener: str) -> AbstractAsyncContextManager[int]:
     """What a Service's load balancer does: each connection to the next pod that is ready."""
-    connected: set[asyncio.Task[None]] = set()
+    connections = itertools.count()
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(1 << 16):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        finally:
-            writer.close()
+    async def next_pod() -> tuple[str, int]:
+        ready = [pod for pod in pods if await asyncio.to_thread(pod.probe, "readiness") == 200]
+        pod = ready[next(connections) % len(ready)]
+        return pod.address, pod.ports[listener]
 
-    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        connected.add(task)
-        pods_ready = [pod for pod in pods if await asyncio.to_thread(pod.probe, "readiness") == 200]
-        pod = pods_ready[len(connected) % len(pods_ready)]
-        there, back = await asyncio.open_connection(pod.address, pod.ports[listener])
-        await asyncio.gather(copy(reader, back), copy(there, writer))
-
-    server = await asyncio.start_server(connect, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
-        for task in connected:
-            task.cancel()
-        await asyncio.gather(*connected, return_exceptions=True)
+    return balancer(next_pod, port=port)

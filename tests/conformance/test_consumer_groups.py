@@ -8,36 +8,17 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, Producer
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 
 from bench.cluster import Cluster
-
-DEADLINE_S = 60.0
-
-
-def make_topic(cluster: Cluster, partitions: int) -> str:
-    """A topic of its own."""
-    name = f"consumer-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-        made.result(DEADLINE_S)
-    return name
-
-
-def produce(cluster: Cluster, topic: str, values: range, partitions: int) -> None:
-    """One record for each value, over all partitions in turn."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    for value in values:
-        producer.produce(topic, str(value), partition=value % partitions)
-    assert producer.flush(DEADLINE_S) == 0
+from tests.support.librdkafka_topics import DEADLINE_S, make_topic, produce
 
 
 @contextmanager

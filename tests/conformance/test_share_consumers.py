@@ -8,29 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import AcknowledgeType, Message, ShareConsumer
 
 from bench.cluster import Cluster
-
-DEADLINE_S = 60.0
-
-
-def make_topic(cluster: Cluster, partitions: int) -> str:
-    """A topic of its own."""
-    name = f"share-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for made in admin.create_topics([NewTopic(name, partitions, 1)]).values():
-        made.result(DEADLINE_S)
-    return name
-
-
-def produce(cluster: Cluster, topic: str, values: range, partitions: int) -> None:
-    """One record for each value, over all partitions in turn."""
-    producer = Producer({"bootstrap.servers": cluster.bootstrap})
-    for value in values:
-        producer.produce(topic, str(value), partition=value % partitions)
-    assert producer.flush(DEADLINE_S) == 0
+from tests.support.librdkafka_topics import DEADLINE_S, make_topic, produce
 
 
 @contextmanager

@@ -126,22 +126,19 @@ async def test_modules_of_the_server_are_read(own: Store) -> None:
     assert facts.get("modules", "").split() == [line[7:] for line in info.splitlines() if line.startswith("module:")]
 
 
-async def test_server_that_takes_an_id_twice_is_refused(
-    own: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ((b"again.err", b"false"), "takes one stream id twice"),
+        ((b"#!lua", b"#!no-lua"), "has no Lua engine"),  # Valkey cannot unload its own: another engine is asked for
+    ],
+)
+async def test_server_that_fails_the_probe_is_refused(
+    own: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, changed: tuple[bytes, bytes], reason: str
 ) -> None:
-    twice = server_check.PROBE_RIGHTS.source.replace(b"again.err", b"false")
-    monkeypatch.setattr(server_check, "PROBE_RIGHTS", SimpleNamespace(source=twice))
-    with pytest.raises(UnsuitedRedis, match="takes one stream id twice"):
-        await check_server(own, settings)
-
-
-async def test_server_without_the_lua_engine_is_named(
-    own: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Valkey cannot unload its own: the script asks for another engine, and the server's answer is the same."""
-    absent = server_check.PROBE_RIGHTS.source.replace(b"#!lua", b"#!no-lua")
-    monkeypatch.setattr(server_check, "PROBE_RIGHTS", SimpleNamespace(source=absent))
-    with pytest.raises(UnsuitedRedis, match="has no Lua engine"):
+    probe = server_check.PROBE_RIGHTS.source.replace(*changed)
+    monkeypatch.setattr(server_check, "PROBE_RIGHTS", SimpleNamespace(source=probe))
+    with pytest.raises(UnsuitedRedis, match=reason):
         await check_server(own, settings)
 
 

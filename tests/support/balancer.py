@@ -6,13 +6,18 @@ import asyncio
 import contextlib
 import itertools
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+Next = Callable[[], Awaitable[tuple[str, int]]]
+"""The address for the next connection."""
 
 
 @contextlib.asynccontextmanager
-async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[int]:
-    """A port on loopback, each of whose connections leads to the next of `ports`; with `tls` it is ended here."""
-    targets = itertools.cycle(ports)
+async def balancer(
+    targets: Sequence[int] | Next, tls: ssl.SSLContext | None = None, port: int = 0
+) -> AsyncIterator[int]:
+    """A port on loopback, each of whose connections leads to the next of the ports or addresses; `tls` ends here."""
+    next_target = targets if callable(targets) else _cycle(targets)
     serving: set[asyncio.Task[None]] = set()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -30,7 +35,7 @@ async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port
         assert task is not None
         serving.add(task)
         try:
-            upstream, onward = await asyncio.open_connection("127.0.0.1", next(targets))
+            upstream, onward = await asyncio.open_connection(*await next_target())
             await asyncio.gather(pass_on(reader, onward), pass_on(upstream, writer))
         except OSError:
             return
@@ -47,3 +52,12 @@ async def balancer(ports: Sequence[int], tls: ssl.SSLContext | None = None, port
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         await asyncio.sleep(0)  # closes the sockets
+
+
+def _cycle(ports: Sequence[int]) -> Next:
+    cycle = itertools.cycle(ports)
+
+    async def next_port() -> tuple[str, int]:
+        return "127.0.0.1", next(cycle)
+
+    return next_port
