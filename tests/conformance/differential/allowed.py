@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.conformance.differential import tested
+from tests.conformance.differential import epoch_allowed, tested
 from tests.conformance.differential.messages import PEER_VERSION
 from tests.conformance.differential.observed import PARKED, Difference
 
@@ -345,7 +345,7 @@ RULES: Final = tuple(rule for rule in _ALL if not rule.until or PEER_VERSION.spl
 def markdown() -> str:
     """docs/differences.md."""
     rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in _ALL if not rule.until]
-    return "\n".join([*_HEAD, *rows, *_TESTED_HEAD, *tested.rows(), ""])
+    return "\n".join([*_HEAD, *rows, *_EPOCH_HEAD, *epoch_allowed.rows(), *_TESTED_HEAD, *tested.rows(), ""])
 
 
 _HEAD: Final = (
@@ -354,6 +354,15 @@ _HEAD: Final = (
     "The group APIs are compared with Apache Kafka 4.4.0, answer by answer: `make test SUITE=peers`. Every difference",
     "that is meant is below; any other one fails that run, and so does one of these that does not show any more. The",
     "page is written by `make docs` from the table that the comparison uses.",
+    "",
+    "| Where | Kafka 4.4.0 | Tidegate | Why |",
+    "|---|---|---|---|",
+)
+_EPOCH_HEAD: Final = (
+    "",
+    "## Consumer groups of KIP-848, share groups, streams groups",
+    "",
+    "Compared in the same way, by random conversations.",
     "",
     "| Where | Kafka 4.4.0 | Tidegate | Why |",
     "|---|---|---|---|",

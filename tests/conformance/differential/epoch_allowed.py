@@ -1,0 +1,242 @@
+"""Differences from Apache Kafka 4.4.0 of groups with member epochs that are meant; docs/differences.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.conformance.differential.observed import ABSENT, Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it."""
+
+    key: str
+    where: str
+    kafka: str
+    tidegate: str
+    reason: str
+    matches: Callable[[Difference], bool]
+    lasts: bool = False
+
+
+def find(difference: Difference) -> Allowed | None:
+    """The rule that allows it, if any."""
+    return next((rule for rule in RULES if rule.matches(difference)), None)
+
+
+def _codes(difference: Difference) -> list[Any]:
+    return [whole.get("error_code") for whole in difference.whole]
+
+
+def _acquired(difference: Difference) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+    """Delivery counts by partition and offset at both."""
+    kafka, tidegate = (
+        {
+            (partition["partition_index"], offset): one["delivery_count"]
+            for found in whole["responses"]
+            for partition in found["partitions"]
+            for one in partition["acquired_records"]
+            for offset in range(one["first_offset"], one["last_offset"] + 1)
+        }
+        for whole in difference.whole
+    )
+    return kafka, tidegate
+
+
+def _gets_some(difference: Difference) -> bool:
+    """Whether Tidegate gave some of the records that Kafka gave."""
+    if difference.api != "ShareFetch" or _codes(difference) != ["none", "none"]:
+        return False
+    kafka, tidegate = _acquired(difference)
+    return len(kafka) > len(tidegate) > 0 and tidegate.items() <= kafka.items()
+
+
+def _few_records(difference: Difference) -> bool:
+    return difference.after == "few records" and _gets_some(difference)
+
+
+def _batches_between(difference: Difference) -> bool:
+    if difference.api != "ShareFetch" or not difference.path.endswith("].records"):
+        return False
+    if ABSENT in (difference.kafka, difference.tidegate) or _acquired(difference)[0] != _acquired(difference)[1]:
+        return False
+    kafka, tidegate = (int(value.removesuffix(" bytes")) for value in (difference.kafka, difference.tidegate))
+    return kafka > tidegate
+
+
+def _initialisation(difference: Difference) -> bool:
+    is_epoch = difference.path.endswith("_epoch")
+    if difference.api != "ShareGroupDescribe" or not is_epoch or ABSENT in (difference.kafka, difference.tidegate):
+        return False
+    return bool(difference.kafka > difference.tidegate)
+
+
+def _sharers(difference: Difference) -> bool:
+    return difference.api == "ShareGroupDescribe" and ".assignment." in difference.path
+
+
+def _unwritten_start(difference: Difference) -> bool:
+    is_early = difference.path.endswith((".start_offset", ".lag")) and difference.kafka < difference.tidegate
+    return difference.api == "DescribeShareGroupOffsets" and is_early
+
+
+def _redelivered(difference: Difference) -> bool:
+    """Whether each gave other records of which some come again; those that both gave have the same counts."""
+    if difference.api != "ShareFetch" or _codes(difference) != ["none", "none"]:
+        return False
+    kafka, tidegate = _acquired(difference)
+    is_again = any(count > 1 for count in (*kafka.values(), *tidegate.values()))
+    return is_again and all(kafka[one] == tidegate[one] for one in kafka.keys() & tidegate.keys())
+
+
+def _unreported(difference: Difference) -> bool:
+    kafka, tidegate = difference.whole
+    return (
+        difference.api == "StreamsGroupHeartbeat"
+        and _codes(difference) == ["none", "none"]
+        and "_tasks" in difference.path
+        and kafka["active_tasks"] is None
+        and tidegate["active_tasks"] is not None
+        and kafka["member_epoch"] == tidegate["member_epoch"]
+    )
+
+
+def _choice_of_tasks(difference: Difference) -> bool:
+    return difference.api == "StreamsGroupHeartbeat" and difference.path == "active_tasks"
+
+
+RULES: Final = (
+    Allowed(
+        "static member joins again",
+        "ConsumerGroupHeartbeat",
+        "a static member that joins again under its own member id: UNRELEASED_INSTANCE_ID, which ends Java's consumer",
+        "it joins again",
+        "the answer to its join was lost",
+        lambda one: one.api == "ConsumerGroupHeartbeat" and _codes(one) == ["unreleased_instance_id", "none"],
+        lasts=True,
+    ),
+    Allowed(
+        "previous epoch",
+        "ConsumerGroupHeartbeat",
+        "a member that gets partitions without a new epoch has no previous epoch any more: FENCED_MEMBER_EPOCH",
+        "its previous epoch stays valid while the member names only partitions that it has",
+        "a member whose answers were lost need not drop its partitions",
+        lambda one: one.after == "previous epoch" and _codes(one) == ["fenced_member_epoch", "none"],
+        lasts=True,
+    ),
+    Allowed(
+        "commit of a static member that is back",
+        "OffsetCommit",
+        "a static member that left with the epoch -2 and is back may commit at any older epoch",
+        "at those at which it had the partitions: STALE_MEMBER_EPOCH otherwise",
+        "an older epoch may be that of another owner",
+        lambda one: one.after == "back" and (one.kafka, one.tidegate) == ("none", "stale_member_epoch"),
+        lasts=True,
+    ),
+    Allowed(
+        "epoch during revocations",
+        "StreamsGroupHeartbeat",
+        "a member that confirmed a revocation and is asked for another one advances by one epoch",
+        "its epoch stays until it has the target, as with consumer groups",
+        "the epochs of a member are those of targets",
+        lambda one: (
+            (one.api, one.path) == ("StreamsGroupHeartbeat", "member_epoch")
+            and one.kafka == one.tidegate + 1
+            and all(whole["active_tasks"] is not None for whole in one.whole)
+        ),
+        lasts=True,
+    ),
+    Allowed(
+        "tasks that are not reported",
+        "StreamsGroupHeartbeat",
+        "a member that reports fewer tasks than it has gets no news",
+        "it gets its tasks again",
+        "the answer that had them was lost",
+        _unreported,
+    ),
+    Allowed(
+        "choice of tasks",
+        "StreamsGroupHeartbeat",
+        "of equal tasks, its hash table decides which a member keeps, so others become free at other times",
+        "the lowest are kept",
+        "every broker must choose alike; Kafka leaves it open",
+        _choice_of_tasks,
+        lasts=True,
+    ),
+    Allowed(
+        "nothing in flight",
+        "ShareAcknowledge",
+        "offsets of a share-partition of which nothing was delivered yet: INVALID_RECORD_STATE",
+        "INVALID_REQUEST",
+        "they are beyond the window, as when something is in flight",
+        lambda one: (
+            one.api == "ShareAcknowledge" and (one.kafka, one.tidegate) == ("invalid_record_state", "invalid_request")
+        ),
+    ),
+    Allowed(
+        "epoch of the initialisation",
+        "ShareGroupHeartbeat, ShareGroupDescribe",
+        "new share-partitions are initialised after a first join without partitions; that bumps the epoch",
+        "the first join initialises them and brings them",
+        "a consumer waits no heartbeat interval for its first records",
+        _initialisation,
+    ),
+    Allowed(
+        "sharers",
+        "ShareGroupHeartbeat, ShareGroupDescribe",
+        "with more members than partitions, its hash table decides who shares which",
+        "the order of member ids decides",
+        "every broker must choose alike; Kafka leaves it open",
+        _sharers,
+    ),
+    Allowed(
+        "start offset",
+        "DescribeShareGroupOffsets",
+        "the start offset that was written last, and -1 with the lag -1 before the first",
+        "the newest start offset",
+        "the state has no second copy that lags behind",
+        _unwritten_start,
+    ),
+    Allowed(
+        "batches between acquired records",
+        "ShareFetch",
+        "`Records` has every batch from the first to the last acquired record",
+        "only those that acquired records are in",
+        "clients skip the others",
+        _batches_between,
+    ),
+    Allowed(
+        "few records of a divided batch",
+        "ShareFetch",
+        "a batch whose records were acknowledged one by one is given whole, however few records were asked for",
+        "no more of it than `MaxRecords`",
+        "the client asked for no more",
+        _few_records,
+        lasts=True,
+    ),
+    Allowed(
+        "records that come again",
+        "ShareFetch",
+        "released records come by the batches and the states that a broker's memory has of them",
+        "from the lowest offset, as many as are wanted",
+        "the state is in Redis, by ranges of records that are alike",
+        _redelivered,
+        lasts=True,
+    ),
+    Allowed(
+        "leader of a share-partition",
+        "ShareFetch",
+        "`CurrentLeader` is 0/0 where there is no error",
+        "-1/-1",
+        "no leader is named, as the field's default says; the clients read it with NOT_LEADER_OR_FOLLOWER only",
+        lambda one: one.api.startswith("Share") and ".current_leader." in one.path and one.kafka == 0,
+    ),
+)
+
+
+def rows() -> list[str]:
+    """The table of the page."""
+    return [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in RULES]
