@@ -485,8 +485,12 @@ def test_org_cannot_have_more_than_its_limits(secured: Secured, umbrella: Callab
         secured.command("quota", "set", "org=umbrella", quota, value, "--yes")
     result(admin.create_topics([NewTopic("t", 2, 1)]))
 
-    assert code_of(lambda: result(admin.create_topics([NewTopic("large", 3, 1)]))) == ErrorCode.policy_violation.value
-    assert code_of(lambda: result(admin.create_partitions([NewPartitions("t", 5)]))) == ErrorCode.policy_violation.value
+    for only in (True, False):
+        create, grow = [NewTopic("large", 3, 1)], [NewPartitions("t", 5)]
+        for change, wanted in ((admin.create_topics, create), (admin.create_partitions, grow)):
+            code = code_of(lambda: result(change(wanted, validate_only=only)))  # noqa: B023
+            assert code == ErrorCode.policy_violation.value
+    result(admin.create_topics([NewTopic("u", 2, 1)], validate_only=True))
     result(admin.create_topics([NewTopic("u", 2, 1)]))
     result(admin.delete_topics(["u"]))
     result(admin.create_topics([NewTopic("u", 1, 1)]))

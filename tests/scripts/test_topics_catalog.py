@@ -160,7 +160,7 @@ async def test_creation_interrupted_is_finished_by_the_next_request(
         with pytest.raises(StoreUnavailable):
             await cut.create(ORG, "orders", 3, {"retention.ms": "5"}, topic_id)
     else:  # all partitions made, not published yet
-        await cut._steps.take_name(ORG, "orders", topic_id, 3, "batch", {"retention.ms": "5"})
+        await cut.steps.take_name(ORG, "orders", topic_id, 3, "batch", {"retention.ms": "5"})
         for index in range(3):
             await create_partition(store, store.log_keys(ORG, "orders", index, topic_id.hex))
 
@@ -191,7 +191,7 @@ async def test_deletion_interrupted_is_finished_by_another_broker(
         with pytest.raises(StoreUnavailable):
             await cut.delete(ORG, "orders")
     else:
-        await cut._steps.hide(ORG, "orders", topic.topic_id)
+        await cut.steps.hide(ORG, "orders", topic.topic_id)
         for index in range(2):
             await delete_partition(store, store.log_keys(ORG, "orders", index, topic.topic_hex))
     await other.refresh()
@@ -258,7 +258,7 @@ async def test_deletion_by_an_old_id_ignores_the_new_topic(catalog: Catalog) -> 
     await catalog.create(ORG, "a", 1)
 
     with pytest.raises(UnknownTopicOrPartition):
-        await catalog._steps.hide(ORG, "a", first.topic_id)
+        await catalog.steps.hide(ORG, "a", first.topic_id)
     assert await catalog.find(ORG, "a") is not None
 
 

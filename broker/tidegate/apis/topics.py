@@ -105,7 +105,9 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     catalog.check_count(count)
     await _spend_mutations(call, count)
     topic_id: UUID | None = None
-    if not validate_only:
+    if validate_only:
+        await catalog.steps.check_org_limits(call.org, wanted.name, count)
+    else:
         topic_id = (await catalog.create(call.org, wanted.name, count, overrides)).topic_id
     values: dict[str, Any] = {
         "name": wanted.name,
@@ -227,5 +229,7 @@ async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
         _check_replicas(call, [one.broker_ids for one in wanted.assignments])
     await _spend_mutations(call, wanted.count - topic.partition_count)
-    if not validate_only:
+    if validate_only:
+        await catalog.steps.check_org_limits(call.org, wanted.name, wanted.count)
+    else:
         await catalog.add_partitions(call.org, wanted.name, wanted.count)

@@ -68,7 +68,7 @@ class Catalog:
         self._store = store
         self._settings = settings
         self._keys = store.cluster_keys
-        self._steps = TopicSteps(store, storage, on_deleted_offsets)
+        self.steps = TopicSteps(store, storage, on_deleted_offsets)
         self._topics: dict[str, dict[str, Topic]] = {}
         self._by_id: dict[tuple[str, UUID], Topic] = {}
         self._records: dict[str, Record] = {}
@@ -207,7 +207,7 @@ class Catalog:
         for field in missing:
             org, name = field.split("/", 1)
             topic = self.get(org, name)
-            if topic is not None and await self._steps.restore(
+            if topic is not None and await self.steps.restore(
                 org, name, topic.topic_id, self._texts[field], topic.overrides
             ):
                 logger.error("topic_restored", org=org, topic=name)
@@ -270,16 +270,16 @@ class Catalog:
         self.check_count(count)
         topic_id, log_format = topic_id or new_topic_id(), configs.format_of(overrides or {})
         for _ in range(_CREATE_TRIES):
-            record = await self._steps.take_name(org, name, topic_id, count, log_format, overrides or {})
+            record = await self.steps.take_name(org, name, topic_id, count, log_format, overrides or {})
             if record.topic_id == topic_id:
                 return await self._created(org, name, record)
             if record.state is not TopicState.DELETING:
                 raise TopicAlreadyExists(f"topic {name!r} already exists")
-            await self._steps.finish(org, name, record)
+            await self.steps.finish(org, name, record)
         raise TopicAlreadyExists(f"topic {name!r} is being deleted")
 
     async def _created(self, org: str, name: str, record: Record) -> Topic:
-        await self._steps.finish(org, name, record)
+        await self.steps.finish(org, name, record)
         await self.refresh()
         topic = self.by_id(org, record.topic_id)
         if topic is None:
@@ -315,16 +315,16 @@ class Catalog:
             raise UnknownTopicOrPartition
         if topic_id not in (None, topic.topic_id):
             raise UnknownTopicId
-        record = await self._steps.hide(org, name, topic.topic_id)
-        await self._steps.finish(org, name, record)
+        record = await self.steps.hide(org, name, topic.topic_id)
+        await self.steps.finish(org, name, record)
         await self.refresh()
         logger.info("topic_deleted", org=org, topic=name)
 
     async def add_partitions(self, org: str, name: str, count: int) -> Topic:
         """Increase a topic's partitions to `count`. Raises as `check_growth`, PolicyViolation, StoreUnavailable."""
         topic = await self.check_growth(org, name, count)
-        record = await self._steps.want_partitions(org, name, topic.topic_id, count)
-        await self._steps.finish(org, name, record)
+        record = await self.steps.want_partitions(org, name, topic.topic_id, count)
+        await self.steps.finish(org, name, record)
         await self.refresh()
         logger.info("partitions_added", org=org, topic=name, partitions=count)
         return self.by_id(org, topic.topic_id) or topic
@@ -356,7 +356,7 @@ class Catalog:
             overrides = plan(topic.overrides)
             if validate_only or overrides == topic.overrides:
                 return
-            if await self._steps.replace_configs(org, name, topic.topic_id, planned_on, overrides):
+            if await self.steps.replace_configs(org, name, topic.topic_id, planned_on, overrides):
                 await self.refresh()
                 logger.info("topic_configs_altered", org=org, topic=name, configs=overrides)
                 return
@@ -384,7 +384,7 @@ class Catalog:
     async def _finish(self, field: str, record: Record) -> None:
         org, name = field.split("/", 1)
         try:
-            await self._steps.finish(org, name, record)
+            await self.steps.finish(org, name, record)
         except StoreUnavailable:
             raise
         except KafkaError as error:

@@ -20,6 +20,7 @@ from tidegate.topics.model import Record, TopicState
 CREATE_TOPIC = Script("topics/create_topic")
 FINISH_TOPIC = Script("topics/finish_topic")
 ADD_PARTITIONS = Script("topics/add_partitions")
+CHECK_ORG_LIMITS = Script("topics/check_org_limits")
 DELETE_TOPIC = Script("topics/delete_topic")
 FORGET_TOPIC = Script("topics/forget_topic")
 ALTER_CONFIGS = Script("topics/alter_configs")
@@ -87,6 +88,14 @@ class TopicSteps:
         except PolicyViolation:
             raise PolicyViolation(_LIMITED) from None
         return Record.parse(text)
+
+    async def check_org_limits(self, org: str, name: str, count: int) -> None:
+        """Raise what `take_name` or `want_partitions` would: PolicyViolation. Raises StoreUnavailable."""
+        keys = self._keys
+        try:
+            await self._store.run(CHECK_ORG_LIMITS, [keys.topics, keys.quotas], f"{org}/{name}", count)
+        except PolicyViolation:
+            raise PolicyViolation(_LIMITED) from None
 
     async def replace_configs(
         self, org: str, name: str, topic_id: UUID, planned_on: int, overrides: Mapping[str, str]
