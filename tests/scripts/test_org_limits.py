@@ -1,4 +1,4 @@
-"""What an organisation may have: topics and partitions, records, and connections to all brokers."""
+"""What an organisation may have: topics and partitions, groups, records, and connections to all brokers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import pytest
 
 from tidegate.errors import PolicyViolation
+from tidegate.groups.directory import delete_group, list_groups
+from tidegate.groups.offset_reset import OffsetMove, reset_offsets
 from tidegate.log.partitions import create_partition, delete_partition
 from tidegate.quotas.entities import Entity, Quota
+from tidegate.quotas.group_limits import GroupLimits
 from tidegate.quotas.org_limits import OrgLimits
 from tidegate.quotas.table import Quotas
 from tidegate.store.memory_pressure import MemoryPressure
@@ -152,3 +155,101 @@ async def test_org_with_records_above_its_limit_is_found(store: Store, catalog: 
     await limits.measure_logs()
     await pressure.measure()
     assert (pressure.full_orgs, pressure.is_high) == (frozenset(), False)
+
+
+@pytest.fixture
+def groups(store: Store, quotas: Quotas) -> GroupLimits:
+    return GroupLimits(store, quotas)
+
+
+async def commit(store: Store, groups: GroupLimits, group_id: str, org: str = "acme") -> None:
+    """Admit a group, then create it by a commit of one offset."""
+    keys = store.group_keys(org, group_id)
+    await groups.admit(keys)
+    await reset_offsets(store, keys, [OffsetMove("t", "0" * 32, 0, 7)], fence=False)
+
+
+async def test_groups_above_the_limit_are_refused(store: Store, groups: GroupLimits, quotas: Quotas) -> None:
+    await commit(store, groups, "before")
+    await limit(quotas, EVERY_ORG, Quota.GROUPS, 2)
+    await commit(store, groups, "before")
+    await commit(store, groups, "second")
+    for org in ("umbrella", "acme-2", "acm"):  # those of others do not count
+        await commit(store, groups, "first", org)
+
+    with pytest.raises(PolicyViolation, match="groups_max"):
+        await commit(store, groups, "third")
+    await commit(store, groups, "second")  # it exists
+    await limit(quotas, ACME, Quota.GROUPS, 3)  # its own value goes before the default
+    await commit(store, groups, "third")
+    with pytest.raises(PolicyViolation):
+        await commit(store, groups, "fourth")
+    await limit(quotas, ACME, Quota.GROUPS, None)
+    await limit(quotas, EVERY_ORG, Quota.GROUPS, None)
+    await commit(store, groups, "fourth")
+    assert len(await list_groups(store, "acme", range(50))) == 4
+
+
+async def test_racing_groups_stay_within_the_limit(store: Store, quotas: Quotas) -> None:
+    await limit(quotas, ACME, Quota.GROUPS, 5)
+    brokers = [GroupLimits(store, quotas) for _ in range(3)]
+
+    made = await asyncio.gather(
+        *(commit(store, brokers[n % 3], f"g{n // 2}") for n in range(60)), return_exceptions=True
+    )
+
+    assert len(await list_groups(store, "acme", range(50))) == 5
+    assert all(one is None or isinstance(one, PolicyViolation) for one in made)
+    assert 5 <= sum(one is None for one in made) <= 10  # each group was asked for twice
+
+
+async def test_deleted_groups_free_their_places(
+    store: Store, groups: GroupLimits, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.quotas.group_limits.RESERVED_MS", 0)
+    monkeypatch.setattr("tidegate.quotas.group_limits.FULL_MS", 0)
+    await limit(quotas, ACME, Quota.GROUPS, 1)
+    await commit(store, groups, "first")
+    with pytest.raises(PolicyViolation):
+        await commit(store, groups, "second")
+
+    await delete_group(store, store.group_keys("acme", "first"), "1")
+    await commit(store, groups, "second")
+    assert [one.group_id for one in await list_groups(store, "acme", range(50))] == ["second"]
+
+
+@pytest.mark.parametrize("damage", [("DEL",), ("SET", "x"), ("HDEL", "=version")])
+async def test_lost_reservations_are_counted_again(
+    store: Store, groups: GroupLimits, quotas: Quotas, damage: tuple[str, ...]
+) -> None:
+    await limit(quotas, ACME, Quota.GROUPS, 2)
+    await commit(store, groups, "first")
+    await commit(store, groups, "second")
+    command, *args = damage
+    await store.command(command, store.cluster_keys.org_groups("acme"), *args)
+
+    with pytest.raises(PolicyViolation):
+        await commit(store, groups, "third")
+    await commit(store, groups, "first")
+
+
+async def test_groups_without_a_limit_cost_no_command(store: Store, groups: GroupLimits) -> None:
+    await groups.admit(store.group_keys("acme", "first"))
+    assert not await store.command("EXISTS", store.cluster_keys.org_groups("acme"))
+
+
+async def test_check_of_limits_answers_as_the_change(catalog: Catalog, quotas: Quotas) -> None:
+    await limit(quotas, ACME, Quota.PARTITIONS, 4)
+    await limit(quotas, ACME, Quota.TOPICS, 2)
+    await catalog.create("acme", "t", 2)
+
+    await catalog.steps.check_org_limits("acme", "u", 2)
+    await catalog.steps.check_org_limits("acme", "t", 4)
+    await catalog.steps.check_org_limits("umbrella", "t", 40)
+    for name, count in (("u", 3), ("t", 5)):
+        with pytest.raises(PolicyViolation, match="partitions_max"):
+            await catalog.steps.check_org_limits("acme", name, count)
+    await catalog.create("acme", "u", 1)
+    with pytest.raises(PolicyViolation):
+        await catalog.steps.check_org_limits("acme", "v", 1)
+    assert {topic.name for topic in catalog.topics("acme")} == {"t", "u"}

@@ -22,6 +22,7 @@ from tidegate.groups.share.service import ShareService
 from tidegate.groups.streams.coordinator import StreamsGroups
 from tidegate.groups.streams.topology import InternalTopic
 from tidegate.log.usage import Usage
+from tidegate.quotas.group_limits import GroupLimits
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.security.security import Security
 from tidegate.security.session import SaslSession
@@ -91,6 +92,8 @@ class BrokerContext:
     log_level: LogLevel | None = None
     """Set at run time; None: as the settings say."""
     client_metrics: ClientMetrics = field(default_factory=ClientMetrics)
+    group_limits: GroupLimits | None = field(init=False)
+    """How many groups an organisation may have; None without quotas."""
     memory_pressure: MemoryPressure = field(init=False)
     transactions: Coordinator = field(init=False)
     shares: ShareService = field(init=False)
@@ -100,6 +103,7 @@ class BrokerContext:
     def __post_init__(self) -> None:
         if self.settings.client_metrics_enabled:
             load_decoder()
+        self.group_limits = None if self.quotas is None else GroupLimits(self.store, self.quotas.quotas)
         self.memory_pressure = MemoryPressure(self.store, self.settings.redis_memory_percent_max / 100)
         self.commit_reports = CommitReports(self.usage, self.mirror)
         self.shares = ShareService(

@@ -11,7 +11,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from tidegate.apis import classic_members
+from tidegate.apis import classic_members, group_creation
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.consumer_groups import leave_consumer_group
 from tidegate.apis.mirroring import note_assigned
@@ -66,6 +66,8 @@ async def join_group(call: Call, request: JoinGroupRequest) -> list[bytes]:
     if isinstance(call.client.delayed, DelayedHeartbeat):
         call.client.delayed.rejoins(request.session_timeout.total_seconds())
     asked = _join_request(call, request)
+    if not asked.member_id and group_creation.has_limit(call):
+        await group_creation.admit(call, keys)
     try:
         try:
             joined = await classic.join(call.store, call.context.waits, keys, asked)

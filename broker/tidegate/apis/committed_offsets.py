@@ -15,6 +15,7 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.commit_reports import Partitions
 from tidegate.apis.record_groups import acknowledge, record_commits
@@ -100,13 +101,15 @@ def offset_commit(call: Call, request: Any) -> None:
     held, group = call.context.offsets.held, call.store.group_keys(call.org, request.group_id).group
     if group in held:
         held[group].append((call, request))
-    elif not _commit(call, request, refreshed=False):
+    elif (request.generation_id_or_member_epoch < 0 and group_creation.has_limit(call)) or not _commit(
+        call, request, refreshed=False
+    ):
         held[group] = deque([(call, request)])
         call.context.tasks.start(_commit_held(held, group))
 
 
 async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> None:
-    """Refresh topics that are not cached; commits of the group that arrive meanwhile stay in order."""
+    """Admit the group, refresh topics that are not cached; commits that arrive meanwhile stay in order."""
     try:
         while held[group]:
             call, request = held[group].popleft()
@@ -117,6 +120,8 @@ async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> 
 
 async def _commit_after_refresh(call: Call, request: Any) -> None:
     try:
+        if request.generation_id_or_member_epoch < 0:
+            await group_creation.admit(call, call.store.group_keys(call.org, request.group_id))
         if not _commit(call, request, refreshed=False):
             await refresh_again(call, _unknown_topics(call, request))
             _commit(call, request, refreshed=True)

@@ -19,6 +19,7 @@ from kio.schema.consumer_group_describe.v1.response import (
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i8, i32
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
@@ -95,6 +96,9 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
         return
     keys = call.store.group_keys(call.org, request.group_id)
     consumers = call.context.consumers
+    if entered.member_epoch == JOIN_EPOCH:
+        group_creation.when_admitted(call, keys, partial(consumers.groups.submit, keys, entered, answer), answer)
+        return
     member = consumers.answer(keys, entered, answer)
     if member is not None:
         interval_ms = member.group.heartbeat_interval_ms or call.context.settings.group_consumer_heartbeat_interval_ms

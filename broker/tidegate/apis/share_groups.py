@@ -17,6 +17,7 @@ from kio.schema.share_group_describe.v1.response import (
 )
 from kio.static.primitive import i32
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
@@ -55,25 +56,17 @@ _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
 )
 def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
     """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
-    reply = call.reply
-
-    def answer(decided: ShareDecided) -> None:
-        if isinstance(decided, KafkaError):
-            _METER.error(decided.code.value)
-            reply(share_group_heartbeat_error(decided.code.value, decided.message))
-        else:
-            reply(
-                share_group_heartbeat(
-                    decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
-                )
-            )
-
+    answer = partial(_answer, call)
     try:
         entered = _request(call, request)
     except KafkaError as error:
         answer(error)
         return
     keys, context = call.store.group_keys(call.org, request.group_id), call.context
+    if entered.member_epoch == JOIN_EPOCH:
+        submit = partial(context.shares.groups.submit, keys, entered, answer)
+        group_creation.when_admitted(call, keys, submit, answer)
+        return
     if not entered.is_plain:
         context.shares.groups.submit(keys, entered, answer)
         return
@@ -95,6 +88,18 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
         of_group = interval_ms(member.group.heartbeat_interval_ms)
         body = share_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
         call.client.repeat = Repeat(body, partial(plain.renew, member))
+
+
+def _answer(call: Call, decided: ShareDecided) -> None:
+    if isinstance(decided, KafkaError):
+        _METER.error(decided.code.value)
+        call.reply(share_group_heartbeat_error(decided.code.value, decided.message))
+    else:
+        call.reply(
+            share_group_heartbeat(
+                decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
+            )
+        )
 
 
 def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
 from tidegate.apis.topic_rights import may
@@ -148,6 +149,8 @@ async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> A
             results.append(_result(failure, partition_index=one.partition_index))
         topic_id = _NO_ID if found is None else found.topic_id
         responses.append(Fields(topic_name=topic.topic_name, topic_id=topic_id, partitions=tuple(results)))
+    if changes:
+        await group_creation.admit(call, keys)
     await offsets.alter_offsets(call.store, keys, changes)
     return _whole(responses)
 

@@ -14,6 +14,7 @@ from kio.schema.streams_group_describe.v0 import response as describing
 from kio.schema.streams_group_heartbeat.v0 import response as beating
 from kio.static.primitive import i8, i16, i32, i32Timedelta, u16
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.group_admin import GROUP_OPERATIONS
 from tidegate.apis.registry import api
@@ -73,6 +74,8 @@ _NO_EPOCH: Final = i32(0)
 async def heartbeat(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> beating.StreamsGroupHeartbeatResponse:
     """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
     entered, keys = _request(call, request), call.store.group_keys(call.org, request.group_id)
+    if entered.member_epoch == JOIN_EPOCH:
+        await group_creation.admit(call, keys)
     interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
     if interval_ms is None:
         return _answered(await call.context.streams.run(keys, entered))

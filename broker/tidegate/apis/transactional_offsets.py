@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
 from tidegate.apis.transactional_produce import not_in_transaction
@@ -124,6 +125,8 @@ async def _stage(call: Call, request: Any, entries: list[str]) -> None:
         if not entries:
             return
         group_keys = call.store.group_keys(call.org, group_id)
+        if commit.generation < 0:
+            await group_creation.admit(call, group_keys)
         try:
             await staged_offsets.stage(call.store, group_keys, commit, producer_id, one.ended_ms)
         except ConcurrentTransactions:  # the transaction ended in between: ask again

@@ -103,6 +103,8 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
         if topic is None:
             raise Problem(409, f"Topic {move.topic} was deleted meanwhile; nothing was changed.")
         targets.append(OffsetMove(move.topic, topic.topic_hex, move.partition, move.after, move.metadata))
+    if context.group_limits is not None:
+        await context.group_limits.admit(keys)
     try:
         removed = await reset_offsets(
             context.store,

@@ -38,11 +38,12 @@ class Quota(enum.StrEnum):
     CONNECTION = "connection_creation_rate"
     TOPICS = "topics_max"
     PARTITIONS = "partitions_max"
+    GROUPS = "groups_max"
     CONNECTIONS = "connections_max"
     LOG_BYTES = "log_bytes_max"
 
 
-AMOUNTS: Final = (Quota.TOPICS, Quota.PARTITIONS, Quota.CONNECTIONS, Quota.LOG_BYTES)
+AMOUNTS: Final = (Quota.TOPICS, Quota.PARTITIONS, Quota.GROUPS, Quota.CONNECTIONS, Quota.LOG_BYTES)
 """What an organisation may have at one time; all others are rates."""
 _OF_CLIENTS: Final = (Quota.PRODUCE, Quota.FETCH, Quota.REQUEST, Quota.MUTATION)
 _ALLOWED: Final = {IP: (Quota.CONNECTION,), ORG: (*_OF_CLIENTS, *AMOUNTS)}
@@ -53,6 +54,7 @@ _INTEGRAL_MAX: Final = {
     Quota.CONNECTION: _INT_MAX,
     Quota.TOPICS: _INT_MAX,
     Quota.PARTITIONS: _INT_MAX,
+    Quota.GROUPS: _INT_MAX,
     Quota.CONNECTIONS: _INT_MAX,
     Quota.LOG_BYTES: 2.0**63,
 }

@@ -135,6 +135,10 @@ class ClusterKeys:
         """string, PX: the tokens of one limit and the leases of brokers; name: <org>/<quota>/<entity>."""
         return f"{self.prefix}:{{cluster}}:quota-bucket:{name}"
 
+    def org_groups(self, org: str) -> str:
+        """hash: group of the organisation -> time of its last reservation, Redis ms."""
+        return f"{self.prefix}:{{cluster}}:org-groups:{org}"
+
     def figures(self, node_id: int) -> str:
         """string, PX: JSON of a broker's own measurements, for humans."""
         return f"{self.prefix}:{{cluster}}:figures:{node_id}"

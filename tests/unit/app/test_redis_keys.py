@@ -40,6 +40,7 @@ def made() -> Iterator[str]:
     yield cluster.quota_bucket("acme/producer_byte_rate/user=a%3Ab")
     yield cluster.proof_at(17)
     yield cluster.probe_at(17)
+    yield cluster.org_groups("acme")
 
 
 def test_every_key_has_its_own_kind() -> None:

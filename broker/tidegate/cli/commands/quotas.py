@@ -27,7 +27,8 @@ Key = Annotated[
     typer.Argument(
         metavar="QUOTA",
         help="producer_byte_rate, consumer_byte_rate, request_percentage, controller_mutation_rate; of an ip "
-        "connection_creation_rate; of an org also topics_max, partitions_max, connections_max, log_bytes_max.",
+        "connection_creation_rate; of an org also topics_max, partitions_max, groups_max, connections_max and "
+        "log_bytes_max.",
     ),
 ]
 
