@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from tidegate.transactions.producers import ProducerIds
 
 logger = structlog.get_logger()
+
+Allowed = tuple[Hashable, int, int]
+"""The scope of a request that access control allowed, and the versions of the rules and of the topics then."""
+_NOTHING_ALLOWED: Final[Mapping[int, Allowed]] = {}
 
 Body = bytes | bytearray | memoryview
 """A piece of a reply's body."""
@@ -173,7 +177,7 @@ class Client:
     """Throttle time of the topic changes under way, which are one request at a time; its reply takes it."""
     fetch_rules_version: int = -1
     """Version of the access rules by which the topics of its fetch session were checked."""
-    allowed: dict[int, tuple[object, ...]] | None = None
+    allowed: Mapping[int, Allowed] = field(default_factory=lambda: _NOTHING_ALLOWED)
     """API key -> what access control allowed last, of requests that are often the same."""
     software: Software = UNKNOWN
     software_name: str = "unknown"

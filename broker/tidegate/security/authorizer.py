@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.security.acls import CLUSTER_NAME, OPERATIONS_OF, Decision, Operation, ResourceType
 from tidegate.security.rules import AccessRules
@@ -14,9 +13,8 @@ REMEMBERED_MAX: Final = 50_000
 """Decisions that are remembered until the rules change; about 200 bytes each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Requester:
-    """Who asks, and from where."""
+class Requester(NamedTuple):
+    """Who asks, and from where. A tuple, which is hashed faster than a dataclass: once for each decision."""
 
     principal: str
     host: str

@@ -38,6 +38,7 @@ KINDS: Final = (
     Kind("quotas", f"{_CLUSTER}quotas", "hash", "quotas of clients, by organisation, kind and entity"),
     Kind("quota-bucket", f"{_CLUSTER}quota-bucket:<org>/<quota>", "string", "tokens of a quota, leases of brokers"),
     Kind("org-connections", f"{_CLUSTER}org-connections", "hash", "process -> its connections of each organisation"),
+    Kind("org-groups", f"{_CLUSTER}org-groups:<org>", "hash", "groups that count for the organisation's limit"),
     Kind("figures", f"{_CLUSTER}figures:<node id>", "string", "figures of a broker, for 20 s"),
     Kind("topics", f"{_CLUSTER}topics", "hash", "topic -> id, partitions, format, state"),
     Kind("topic-names", f"{_CLUSTER}topic-names", "hash", "name with . as _ -> the topic that has it"),

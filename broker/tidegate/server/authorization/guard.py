@@ -15,7 +15,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from tidegate.apis.call import Body, BrokerContext, Call, Repeat
+from tidegate.apis.call import Allowed, Body, BrokerContext, Call, Client, Repeat
 from tidegate.apis.registry import Api, error_response
 from tidegate.apis.slices import SLICE
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
@@ -29,7 +29,7 @@ from tidegate.security.authorizer import Authorizer, Requester
 from tidegate.server import dispatch
 from tidegate.server.authorization.access import Access, Verdict
 from tidegate.server.authorization.filters import FILTERS
-from tidegate.server.authorization.rules import RULES
+from tidegate.server.authorization.rules import RULES, free
 from tidegate.server.authorization.scopes import SCOPES
 from tidegate.server.pending_request import PendingRequest
 
@@ -60,6 +60,8 @@ class Authorization:
         return {key: self._guard(api) for key, api in apis.items()}
 
     def _guard(self, api: Api) -> Api:
+        if RULES.get(api.key) is free and api.key not in FILTERS:
+            return api
         if not api.inline:
             return dataclasses.replace(api, handler=self._task(api))
         large = api.large and self._inline(api, api.large)
@@ -71,55 +73,76 @@ class Authorization:
         return Access(self._authorizer, requester, self._context.catalog, call)
 
     def _task(self, api: Api) -> Callable[..., Any]:
-        async def handle(call: Any, request: Any) -> Any:
+        key, scope_of, handler = api.key, SCOPES.get(api.key), api.handler
+        rules, catalog = self._authorizer.rules, self._context.catalog
+
+        async def check(call: Any, request: Any, allowed: Allowed | None = None) -> Any:
             if self._authorizer.is_super_user(call.client.principal):
-                return await api.handler(call, request)
+                return await handler(call, request)
             access = self._access(call)
             verdict = await self._verdict(access, request)
             answer = None
             if verdict is None:
-                answer = await api.handler(call, request)
+                _remember(call.client, key, allowed)
+                answer = await handler(call, request)
             elif verdict.allowed is not None:
-                answer = await api.handler(call, verdict.allowed)
+                answer = await handler(call, verdict.allowed)
             denied = [] if verdict is None else verdict.denied
-            return _answer(access, api.key, request, answer, denied)
+            return _answer(access, key, request, answer, denied)
 
-        return handle
+        def handle(call: Any, request: Any) -> Any:
+            allowed = scope_of(request), rules.version, catalog.version  # type: ignore[misc]
+            if call.client.allowed.get(key) == allowed:
+                return handler(call, request)
+            return check(call, request, allowed)
+
+        return check if scope_of is None else handle
 
     def _inline(self, api: Api, handler: Callable[..., Any]) -> Callable[..., Any]:
-        key, scope_of = api.key, SCOPES.get(api.key)
+        key, scope_of = api.key, SCOPES.get(api.key, _no_scope)
         rules, catalog = self._authorizer.rules, self._context.catalog
 
         def handle(call: Any, request: Any) -> None:
-            client = call.client
-            if client.principal in self._authorizer.super_users:
+            allowed = scope_of(request), rules.version, catalog.version
+            if call.client.allowed.get(key) == allowed:
                 handler(call, request)
-                return
-            parsed = _parsed(api, call, request)
-            if parsed is None:
-                handler(call, request)  # malformed: the handler closes the connection
-                return
-            scope = None if scope_of is None else scope_of(parsed)
-            if scope is not None:
-                allowed = rules.version, catalog.version, scope
-                if client.allowed is not None and client.allowed.get(key) == allowed:
-                    handler(call, parsed)
-                    if client.repeat is not None:
-                        client.repeat = self._while_unchanged(client.repeat)
-                    return
-            access = self._access(call)
-            if access.unresolved(parsed) or access.size(parsed) > SLICE:
-                call.run_alone()
-                self._context.tasks.start(self._check_later(api, handler, access, call, request, parsed))
-            else:
-                verdict = self._judged(access, parsed)
-                if scope is not None and verdict is None:
-                    client.allowed = {**(client.allowed or {}), key: allowed}
-                self._run_inline(api, handler, access, call, request, verdict)
                 if call.client.repeat is not None:
                     call.client.repeat = self._while_unchanged(call.client.repeat)
+            else:
+                self._check(api, handler, call, request, request, allowed)
 
-        return handle
+        def handle_raw(call: Any, request: Any) -> None:
+            try:
+                parsed = read_produce(call.version, request)
+            except DecodeError:
+                handler(call, request)  # it closes the connection
+                return
+            allowed = scope_of(parsed), rules.version, catalog.version
+            if call.client.allowed.get(key) == allowed:
+                handler(call, parsed)
+            else:
+                self._check(api, handler, call, request, parsed, allowed)
+
+        return handle_raw if api.raw else handle
+
+    def _check(
+        self, api: Api, handler: Callable[..., Any], call: Any, request: Any, parsed: Any, allowed: Allowed
+    ) -> None:
+        """Judge a request for an inline handler; `parsed` is the request as rules read it."""
+        if call.client.principal in self._authorizer.super_users:
+            handler(call, request)
+            return
+        access = self._access(call)
+        if access.unresolved(parsed) or access.size(parsed) > SLICE:
+            call.run_alone()
+            self._context.tasks.start(self._check_later(api, handler, access, call, request, parsed))
+            return
+        verdict = self._judged(access, parsed)
+        if verdict is None:
+            _remember(call.client, api.key, allowed)
+        self._run_inline(api, handler, access, call, request, verdict)
+        if call.client.repeat is not None:
+            call.client.repeat = self._while_unchanged(call.client.repeat)
 
     def _while_unchanged(self, repeat: Repeat) -> Repeat:
         """Only the rules by which a request was allowed allow its repetition."""
@@ -187,6 +210,16 @@ class Authorization:
         handler(_part_of(call, reply), allowed)
 
 
+def _no_scope(request: Any) -> None:
+    """Judge each request."""
+
+
+def _remember(client: Client, api_key: int, allowed: Allowed | None) -> None:
+    """Do not judge requests of this scope again until rules or topics change."""
+    if allowed is not None and allowed[0] is not None:
+        client.allowed = {**client.allowed, api_key: allowed}
+
+
 def _judged(access: Access, request: Any) -> Verdict | None:
     """The verdict of the API's rule. Raises KafkaError for a request that is denied as a whole."""
     api_key, version = access.call.api_key, access.call.version
@@ -197,16 +230,6 @@ def _judged(access: Access, request: Any) -> Verdict | None:
     if verdict is not None and is_old(api_key, version):
         raise from_code(verdict.denied[0][1].value)  # answers of these versions are not joined
     return verdict
-
-
-def _parsed(api: Api, call: Call, request: Any) -> Any:
-    """The request in a form that rules read; None if it is malformed."""
-    if not api.raw:
-        return request
-    try:
-        return read_produce(call.version, request)
-    except DecodeError:
-        return None
 
 
 def _part_of(call: PendingRequest, reply: Callable[[Body | Sequence[Body]], None]) -> Call:

@@ -99,7 +99,7 @@ def _write_markers(access: Access, request: Any) -> None:
         raise ClusterAuthorizationFailed
 
 
-def _free(access: Access, request: Any) -> None:
+def free(access: Access, request: Any) -> None:
     """Everybody may call it."""
 
 
@@ -149,9 +149,9 @@ class _TheseTopics(tuple[Any, ...]):
 def _metadata(access: Access, request: Any) -> Verdict | None:
     """DESCRIBE for each topic; "all topics" are those; one that would be created needs CREATE of it or the cluster."""
     if request.topics is None or (access.call.version == 0 and not request.topics):
-        names = (topic.name for topic in access.catalog.topics(access.call.org))
-        allowed = [Fields(name=name, topic_id=None) for name in names if access.topic(Operation.DESCRIBE, name)]
-        return Verdict(Fields(request, topics=_TheseTopics(allowed)), [])
+        every = access.catalog.topics(access.call.org)
+        allowed = [Fields(name=t.name, topic_id=None) for t in every if access.topic(Operation.DESCRIBE, t.name)]
+        return Verdict(Fields(request, topics=_TheseTopics(allowed)), []) if len(allowed) < len(every) else None
     verdict = _split("topics", _metadata_topic(access.creates_topics(request)))(access, request)
     if verdict is not None and verdict.allowed is None:
         verdict.allowed = Fields(request, topics=_TheseTopics())  # it still asks for the brokers
@@ -332,9 +332,9 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.LEAVE_GROUP: _of_group(Operation.READ),
     ApiKey.SYNC_GROUP: _of_group(Operation.READ),
     ApiKey.DESCRIBE_GROUPS: _groups(Operation.DESCRIBE, "groups"),
-    ApiKey.LIST_GROUPS: _free,
-    ApiKey.SASL_HANDSHAKE: _free,
-    ApiKey.API_VERSIONS: _free,
+    ApiKey.LIST_GROUPS: free,
+    ApiKey.SASL_HANDSHAKE: free,
+    ApiKey.API_VERSIONS: free,
     ApiKey.CREATE_TOPICS: _split(
         "topics", lambda access, topic: NONE if _may_create(access, topic.name) else TOPIC_DENIED
     ),
@@ -348,7 +348,7 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.TXN_OFFSET_COMMIT: _of_transaction(_of_group(Operation.READ, _topics(Operation.READ))),
     ApiKey.DESCRIBE_PRODUCERS: _topics(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: _split("transactional_ids", _described_transaction),
-    ApiKey.LIST_TRANSACTIONS: _free,
+    ApiKey.LIST_TRANSACTIONS: free,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _groups(Operation.DESCRIBE, "group_ids"),
     ApiKey.SHARE_GROUP_HEARTBEAT: _consumer_group_heartbeat,
@@ -368,14 +368,14 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.DELETE_ACLS: _of_cluster(Operation.ALTER),
     ApiKey.DESCRIBE_CONFIGS: _split("resources", _configs(Operation.DESCRIBE_CONFIGS)),
     ApiKey.ALTER_CONFIGS: _split("resources", _configs(Operation.ALTER_CONFIGS)),
-    ApiKey.SASL_AUTHENTICATE: _free,
+    ApiKey.SASL_AUTHENTICATE: free,
     ApiKey.CREATE_PARTITIONS: _split(
         "topics", lambda access, topic: NONE if access.topic(Operation.ALTER, topic.name) else TOPIC_DENIED
     ),
-    ApiKey.CREATE_DELEGATION_TOKEN: _free,
-    ApiKey.RENEW_DELEGATION_TOKEN: _free,
-    ApiKey.EXPIRE_DELEGATION_TOKEN: _free,
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: _free,
+    ApiKey.CREATE_DELEGATION_TOKEN: free,
+    ApiKey.RENEW_DELEGATION_TOKEN: free,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: free,
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: free,
     ApiKey.DELETE_GROUPS: _groups(Operation.DELETE, "groups_names"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _split("resources", _configs(Operation.ALTER_CONFIGS)),
     ApiKey.OFFSET_DELETE: _offset_delete,
@@ -383,7 +383,7 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.ALTER_CLIENT_QUOTAS: _of_cluster(Operation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _of_cluster(Operation.DESCRIBE),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _of_cluster(Operation.ALTER),
-    ApiKey.DESCRIBE_CLUSTER: _free,
+    ApiKey.DESCRIBE_CLUSTER: free,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
     ApiKey.DESCRIBE_LOG_DIRS: _of_cluster(Operation.DESCRIBE),
     ApiKey.ALTER_REPLICA_LOG_DIRS: _of_cluster(Operation.ALTER),
@@ -392,8 +392,8 @@ RULES: Final[dict[int, Rule]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _of_cluster(Operation.DESCRIBE),
     ApiKey.DESCRIBE_QUORUM: _of_cluster(Operation.DESCRIBE),
     ApiKey.UPDATE_FEATURES: _of_cluster(Operation.ALTER),
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _free,
-    ApiKey.PUSH_TELEMETRY: _free,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: free,
+    ApiKey.PUSH_TELEMETRY: free,
     ApiKey.LIST_CONFIG_RESOURCES: _of_cluster(Operation.DESCRIBE_CONFIGS),
 }
 """API key -> its rule."""
