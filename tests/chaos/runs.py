@@ -174,6 +174,7 @@ class Run:
                 await asyncio.sleep(0.2)
             if behind:
                 self.stuck.append(f"stuck: group {group} has not committed to the end after the faults: {behind}")
+                self.stuck += await asyncio.to_thread(self._members_of, group)
 
     def _behind(self, group: str, ends: Counter[str]) -> dict[str, tuple[int, int]]:
         committed: dict[str, int] = {}
@@ -181,6 +182,12 @@ class Run:
             if isinstance(operation, Commit) and operation.group == group and operation.outcome is Outcome.OK:
                 committed.update(operation.offsets)
         return {name: (committed.get(name, 0), end) for name, end in ends.items() if committed.get(name, 0) < end}
+
+    def _members_of(self, group: str) -> list[str]:
+        """What Redis has about a group that is stuck: who is missing, and what happened last."""
+        lines = [f"{key}: {text}" for key, text in self.cluster.group(group).items()]
+        events = [event for event in self.cluster.events() if event["group"] == f"default/{group}"][-12:]
+        return lines + [" ".join(f"{name}={text}" for name, text in event.items() if text) for event in events]
 
     def _note_removals(self) -> None:
         """Who was removed by the coordinator. Its times say nothing where clocks were stepped."""

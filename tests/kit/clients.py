@@ -307,7 +307,12 @@ class LibrdkafkaReader(Reader):
 
     def _note_restart(self, index: int, offset: int) -> None:
         """librdkafka moved by itself, and its log says so."""
-        if offset != self.positions.get(index, offset) and self._library.moved(index, offset):
+        position = self.positions.get(index)
+        if position is None:
+            moved = self._library.started(index, offset)
+        else:
+            moved = offset != position and self._library.moved(index, offset)
+        if moved:
             self.session.history.add(Seek(self.name, now_ns(), self.session.partition(index), offset, by_library=True))
 
     def _on_line(self, line: str) -> None:

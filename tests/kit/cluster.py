@@ -277,6 +277,20 @@ class FaultyCluster:
         elif replicated is not None:
             await asyncio.to_thread(replicated.wait_in_sync)
 
+    def group(self, group: str) -> dict[str, str]:
+        """The keys of a group of `default`, as text."""
+        found = {}
+        for port in self.primary_ports():
+            with redis.Redis(port=port, decode_responses=True) as client:
+                for key in client.scan_iter(f"tidegate:{{co:*}}:group:default:{group}*", count=1_000):
+                    kind = key.rpartition(":")[2]
+                    if kind in (group, "members"):
+                        found[key] = str(client.hgetall(key))
+                    elif kind == "sessions":
+                        seconds, _ = client.time()
+                        found[key] = f"{client.zrange(key, 0, -1, withscores=True)} at {seconds}"
+        return found
+
     def events(self) -> list[dict[str, str]]:
         """The coordinator's own events of all groups."""
         found = []

@@ -1,11 +1,13 @@
 """Where librdkafka moves a consumer's position by itself, read from its debug log ("topic,fetch").
 
-Three ways are known, all while partitions move to another leader; none depends on what a broker answers:
+Four ways are known, all while partitions move to another leader; none depends on what a broker answers:
 
 * asked to validate its leader epoch, it goes on from where the fetch last started;
 * a ListOffsets that was sent to an earlier leader is answered, or given up, after the new leader has answered the same
   query: librdkafka drops the answer as outdated, asks again for the start that it once looked for, and reads from there
   (`rd_kafka_toppar_handle_Offset` and `rd_kafka_toppar_offset_retry` of 2.15);
+* that query may begin after the partition was revoked: the library fetches from the log start without owning it, and
+  hands these records out once the partition is assigned to it again, until the assignment's own position is there;
 * a Fetch that was under way when the validation of an epoch began moves the position beyond that epoch's end. The true
   answer, the end of the epoch that was asked for, then looks like a truncation: the library seeks there, and drops the
   records before it that the application has not polled yet (`rd_kafka_toppar_handle_OffsetForLeaderEpoch` of 2.16).
@@ -43,6 +45,7 @@ class LibrdkafkaPositions:
         self._on_line = on_line
         self._validated: dict[int, int] = {}
         self._queried_again: set[int] = set()
+        self._started_early: set[int] = set()
         self._overtaken: dict[int, int] = {}
         """Partition -> the position that a Fetch reached while an epoch was validated."""
         self._sought: dict[int, int] = {}
@@ -52,10 +55,21 @@ class LibrdkafkaPositions:
         if offset == 0 and partition in self._queried_again:
             self._queried_again.discard(partition)
             return True
+        if partition in self._started_early:
+            self._started_early.discard(partition)
+            return True
         if offset == self._sought.get(partition):
             del self._sought[partition]
             return True
         return offset == self._validated.get(partition)
+
+    def started(self, partition: int, offset: int) -> bool:
+        """Whether the first record after an assignment is one of an earlier query for the log start."""
+        if offset != 0 or partition not in self._queried_again:
+            return False
+        self._queried_again.discard(partition)
+        self._started_early.add(partition)
+        return True
 
     def _emit(self, record: logging.LogRecord) -> None:
         self.read(record.getMessage())

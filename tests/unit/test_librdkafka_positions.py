@@ -30,6 +30,18 @@ def test_query_for_the_start_explains_one_return_to_it() -> None:
     assert not positions.moved(8, 0)
 
 
+def test_query_that_outlived_its_assignment_explains_a_start_and_the_move_from_there() -> None:
+    positions = LibrdkafkaPositions("c")
+    positions.read(QUERIED_AGAIN)
+
+    assert not positions.started(7, 0)
+    assert not positions.started(8, 5)
+    assert positions.started(8, 0)
+    assert positions.moved(8, 101)
+    assert not positions.moved(8, 101)
+    assert not positions.started(8, 0)
+
+
 def test_validation_explains_its_own_position() -> None:
     positions = LibrdkafkaPositions("c")
     positions.read(VALIDATED)
