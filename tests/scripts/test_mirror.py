@@ -272,6 +272,7 @@ async def test_reset_to_an_earlier_offset_is_read_again(broker: WholeBroker, sho
     await member.fetch("t", 0)
     await member.commit("t", 10)
     await member.leave()
+    member.client.end()
     await broker.mirrored()
     assert await broker.client("admin").commit("t", 0) is ErrorCode.none
 
@@ -347,6 +348,82 @@ async def test_mirror_clients_with_equal_names_belong_to_no_group(broker: WholeB
     await broker.mirrored()
 
     assert await shown.position() is None
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_clients_with_default_ids_on_one_host_never_show_each_others_position(
+    broker: WholeBroker, shown: Shown, committed: bool
+) -> None:
+    """A member and a client of no group, both `rdkafka`: the first to read counts, then neither."""
+    member, stranger = broker.client("rdkafka"), broker.client("rdkafka")
+    await member.own("t")
+    if committed:
+        assert await member.commit("t", 3) is ErrorCode.none
+    await member.fetch("t", 3, partition_max_bytes=1)
+    await broker.mirrored()
+    assert await shown.position() == "3-1"
+
+    await stranger.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.position() == "3-1"
+    for _ in range(3):
+        await member.fetch("t", 5, partition_max_bytes=1)
+        await stranger.fetch("t", 9)
+        await broker.mirrored()
+    assert await shown.position() == ("3-0" if committed else None)
+
+    assert await member.commit("t", 9) is ErrorCode.none
+    await stranger.fetch("t", 0)
+    await broker.mirrored()
+    assert (await shown.position(), await shown.ids()) == ("9-0", [])
+
+
+async def test_members_of_two_groups_with_default_ids_show_what_each_committed(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    members = [broker.client("rdkafka") for _ in range(2)]
+    for member, group_id in zip(members, ("orders", "billing"), strict=True):
+        member.group_id = group_id
+        await member.own("t")
+        await member.fetch("t", 0)
+    await broker.mirrored()
+    for offset, (member, base) in enumerate(zip(members, (3, 9), strict=True)):
+        assert await member.commit("t", base) is ErrorCode.none
+        await member.fetch("t", offset)
+    await broker.mirrored()
+
+    assert (await shown.position(), await shown.ids()) == ("3-0", [])
+    billing = Shown(store, shown.keys, "billing")
+    assert (await billing.position(), await billing.ids()) == ("9-0", [])
+
+
+async def test_reader_that_reconnects_is_the_owner_still(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client("rdkafka")
+    await member.own("t")
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await broker.mirrored()
+    member.client.end()
+
+    again = broker.client("rdkafka")
+    await again.fetch("t", 3)
+    await broker.mirrored()
+    assert await shown.ids() == ALL
+
+
+async def test_next_generation_is_judged_anew(broker: WholeBroker, shown: Shown) -> None:
+    member, stranger = broker.client("rdkafka"), broker.client("rdkafka")
+    await member.own("t")
+    for _ in range(3):
+        await member.fetch("t", 0)
+        await stranger.fetch("t", 5)
+    await broker.mirrored()
+    assert await shown.position() is None
+
+    stranger.client.end()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.ids() == ALL
 
 
 async def test_groups_with_clients_of_their_own_have_mirrors_side_by_side(
@@ -466,6 +543,7 @@ async def test_group_made_again_has_a_mirror_of_its_own(broker: WholeBroker, sho
         assert await shown.pending() == [("9-1", member.member_id, 1)]
         await member.leave()
         assert await member.delete() is ErrorCode.none
+        member.client.end()
         await broker.mirrored()
 
 

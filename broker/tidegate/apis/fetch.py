@@ -22,7 +22,7 @@ from tidegate.apis.mirroring import note_fetched, note_fetched_together
 from tidegate.apis.registry import inline_api
 from tidegate.apis.shared_fetches import READ_COMMITTED, FetchKey, SharedAnswer
 from tidegate.errors import ClusterAuthorizationFailed
-from tidegate.log.owners import Reader
+from tidegate.log.owners import Connection
 from tidegate.protocol import error_responses, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.log_writers import Endpoint, FetchPartition
@@ -204,7 +204,7 @@ class Fetching(Reading):
             max(min(wanted.bytes_max, self._max_bytes), 0), wanted.leader_epoch, wanted.last_epoch,
         )  # fmt: skip
 
-    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Reader | None:
+    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Connection | None:
         """Answer with records that were read for several fetches; None if the fetch has gone on meanwhile."""
         fetch_set, call, found = self._set, self._call, answer.found
         if self._answered or wanted not in fetch_set.due:
@@ -221,11 +221,11 @@ class Fetching(Reading):
             wanted.result = None
             fetch_set.rotate(wanted)
             call.reply(answer.in_session(self._session_id))
-        return call.client_id or "", f"/{call.client.host}"
+        return call.client_id or "", f"/{call.client.host}", call.client.connection_id
 
-    def note_shared(self, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+    def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
         """Report that the clients have received the records."""
-        note_fetched_together(self._call.context, answer, readers)
+        note_fetched_together(self._call.context, answer, connections)
 
     # -- the partitions of an answer
 

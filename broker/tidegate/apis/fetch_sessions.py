@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tidegate.apis.shared_fetches import FetchKey, SharedAnswer
     from tidegate.log.logs import FetchedLog
-    from tidegate.log.owners import Reader
+    from tidegate.log.owners import Connection
     from tidegate.protocol.log_writers import FetchPartition
 
 TOPIC_IDS_FROM: Final = 13
@@ -46,10 +46,10 @@ class WaitingFetch(Protocol):
     def shared_key(self, wanted: Wanted) -> FetchKey | None:
         """What the answer depends on if this partition has records now; None if on more than this partition."""
 
-    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Reader | None:
+    def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Connection | None:
         """Answer with records that were read for several fetches; None if the fetch has gone on meanwhile."""
 
-    def note_shared(self, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+    def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
         """Report that the clients have received the records."""
 
 

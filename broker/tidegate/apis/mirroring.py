@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidegate.apis.call import BrokerContext, Call
+from tidegate.apis.call import BrokerContext, Call, Client
 from tidegate.apis.fetch_sessions import Wanted
 from tidegate.apis.shared_fetches import SharedAnswer
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
 from tidegate.groups.offsets import committed_partitions
 from tidegate.log.mirror import Mirror, quietly
-from tidegate.log.owners import Owner, Reader
+from tidegate.log.owners import Connection, Owner
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
@@ -41,24 +42,33 @@ def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
         logger.exception("fetch_not_mirrored")
 
 
-def note_fetched_together(context: BrokerContext, answer: SharedAnswer, readers: Sequence[Reader]) -> None:
+def note_fetched_together(context: BrokerContext, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
     """Report records of one partition that several clients received, each in one answer."""
     key, topic, found = answer.key, answer.topic, answer.found
-    context.usage.fetched_together(topic, found.size, len(readers))
+    context.usage.fetched_together(topic, found.size, len(connections))
     if context.mirror is not None:
-        context.mirror.fetched_together(topic, key.partition, readers, key.offset, found.end_offset, found.bases)
+        context.mirror.fetched_together(topic, key.partition, connections, key.offset, found.end_offset, found.bases)
 
 
 def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
-    reader = call.client_id or "", f"/{call.client.host}"
+    client = call.client
+    connection = call.client_id or "", f"/{client.host}", client.connection_id
+    if client.connection_id not in mirror.connections:
+        follow(mirror, client)
     for wanted in reported:
         log, result = wanted.log, wanted.result
         if log is None or result is None or result.error_code or result.diverging is not None:
             continue
         if result.size:
-            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.end_offset, wanted.bases)
+            mirror.fetched(log.topic, wanted.index, connection, wanted.offset, wanted.end_offset, wanted.bases)
         else:
-            mirror.fetched(log.topic, wanted.index, reader, wanted.offset, wanted.offset, ())
+            mirror.fetched(log.topic, wanted.index, connection, wanted.offset, wanted.offset, ())
+
+
+def follow(mirror: Mirror, client: Client) -> None:
+    """Note that a connection fetches, until it is closed."""
+    mirror.connections.add(client.connection_id)
+    client.on_closed.append(partial(mirror.connections.discard, client.connection_id))
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: SyncGroupRequest, synced: Synced) -> None:

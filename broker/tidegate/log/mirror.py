@@ -7,7 +7,9 @@ interval, then every `_INTERVAL_S`, by one script per partition and group regard
 request waits for the write. A failed write loses only its events: the next write creates a missing mirror.
 
 A Fetch request does not name a group. It counts for the group in which exactly one owner of the partition (`owners`)
-has the connection's client id and host, while the group has the generation recorded with the owner.
+has the connection's client id and host, while the group has the generation recorded with the owner. Where several
+connections read as the owner (`Reading`), or the owners of several groups are alike, the owner is withdrawn: the mirror
+shows committed offsets only, until the next generation.
 
 A commit that goes back is written with the events of its interval: what the member goes on to read meanwhile, without
 a seek, is not shown as pending until it is delivered again.
@@ -24,8 +26,8 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import IllegalGeneration, KafkaError
-from tidegate.log.mirror_news import Delivered, PartitionNews
-from tidegate.log.owners import Owned, Owner, Reader, note_owner, parse_owners
+from tidegate.log.mirror_news import SILENT_S, Delivered, PartitionNews
+from tidegate.log.owners import Connection, Owned, Owner, note_owner, parse_owners
 from tidegate.log.stream_ids import id_of
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_each
@@ -39,6 +41,7 @@ from tidegate.topics.model import Topic
 DELIVER: Final = Script("log/deliver")
 ACKNOWLEDGE: Final = Script("log/acknowledge")
 FORGET_MIRROR: Final = Script("log/forget_mirror")
+WITHDRAW_OWNER: Final = Script("log/withdraw_owner")
 
 logger = structlog.get_logger()
 
@@ -58,7 +61,7 @@ _SLICE: Final = 500
 _IDLE_S: Final = 60.0
 _LAST_S: Final = 1.0
 
-_Handed = tuple[PartitionNews, Reader, Delivered]
+_Handed = tuple[PartitionNews, Connection, Delivered]
 
 
 def _nothing() -> None:
@@ -78,6 +81,8 @@ class Mirror:
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
         self._loops = BackgroundTasks()
         self.tasks = TaskSet()
+        self.connections: set[int] = set()
+        """The open connections that have fetched."""
         self.commits_wait = False
         """Whether commits are stored that are not reported yet."""
         self.before_step: Callable[[], None] = _nothing
@@ -98,22 +103,27 @@ class Mirror:
     # -- events
 
     def fetched(
-        self, topic: Topic, index: int, reader: Reader, offset: int, end_offset: int, bases: Sequence[int]
+        self, topic: Topic, index: int, connection: Connection, offset: int, end_offset: int, bases: Sequence[int]
     ) -> None:
         """A client received the entries that start at `bases`: the records from `offset` to `end_offset`."""
         if topic.config.mirror:
-            partition = self._partition(topic, index)
-            if self.commits_wait and partition.position(reader) != offset:
+            partition, now_s = self._partition(topic, index), self._loop.time()
+            judged = partition.judged_readers.get(connection)
+            if judged is None:
+                partition.read_by(connection, now_s)
+            else:
+                judged.current_s = now_s
+            if self.commits_wait and partition.position(connection) != offset:
                 self.before_step()
-            if bases or partition.position(reader) != offset:  # skip repeated fetches at the log end
-                partition.fetched(reader, offset, end_offset, bases, self._loop.time())
+            if bases or partition.position(connection) != offset:  # skip repeated fetches at the log end
+                partition.fetched(connection, offset, end_offset, bases, now_s)
                 self._reply(partition)
 
     def fetched_together(
         self,
         topic: Topic,
         index: int,
-        readers: Sequence[Reader],
+        connections: Sequence[Connection],
         offset: int,
         end_offset: int,
         bases: Sequence[int],
@@ -121,10 +131,15 @@ class Mirror:
         """Several clients received the same entries."""
         if topic.config.mirror:
             partition, now_s = self._partition(topic, index), self._loop.time()
-            for reader in readers:
-                if self.commits_wait and partition.position(reader) != offset:
+            for connection in connections:
+                judged = partition.judged_readers.get(connection)
+                if judged is None:
+                    partition.read_by(connection, now_s)
+                else:
+                    judged.current_s = now_s
+                if self.commits_wait and partition.position(connection) != offset:
                     self.before_step()
-                partition.fetched(reader, offset, end_offset, bases, now_s)
+                partition.fetched(connection, offset, end_offset, bases, now_s)
             self._reply(partition)
 
     def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:
@@ -228,29 +243,54 @@ class Mirror:
         replies = await gather_each(self._store.command(*one) for one in commands)
         return [None if isinstance(reply, KafkaError) else reply for reply in replies]
 
-    def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Reader, Delivered]]:
+    def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Connection, Delivered]]:
         """The deliveries whose client is the owner in exactly one group; most clients may have no group."""
-        for partition, reader, delivered in handed:
-            found = [one for one in partition.owners.get(reader, ()) if self._is_current(partition.org, one)]
-            if len(found) == 1:
-                yield partition, found[0], reader, delivered
-            elif not found:
-                self._put_back(partition, reader, delivered)
+        for partition, connection, delivered in handed:
+            found = [one for one in partition.owners.get(connection[:2], ()) if self._is_current(partition.org, one)]
+            if not found:
+                self._put_back(partition, connection, delivered, _UNOWNED_S)
+            elif len(found) > 1 or self._is_shared(partition, connection, found[0]):
+                for owned in found:
+                    self.tasks.start(quietly(self._withdraw(partition, owned)))
+            elif self._reads_for_owner(partition, connection):
+                yield partition, found[0], connection, delivered
+            else:
+                self._put_back(partition, connection, delivered, 2 * SILENT_S)
 
     def _is_current(self, org: str, owned: Owned) -> bool:
         return self._generations.get((org, owned.group_id)) == (owned.owner.id, owned.owner.generation)
 
-    def _put_back(self, partition: PartitionNews, reader: Reader, delivered: Delivered) -> None:
-        if self._loop.time() - delivered.since_s < _UNOWNED_S:
-            partition.put_back(reader, delivered)
+    def _is_shared(self, partition: PartitionNews, connection: Connection, owned: Owned) -> bool:
+        """Whether several connections read as one owner; a new owner is judged by what is read from then on."""
+        reading = partition.readings.get(connection[:2])
+        if reading is not None and reading.owner != owned.record:
+            partition.renew(reading, owned.record)
+        return reading is not None and reading.is_shared
+
+    def _reads_for_owner(self, partition: PartitionNews, connection: Connection) -> bool:
+        reading, now_s = partition.readings.get(connection[:2]), self._loop.time()
+        if reading is None or connection == reading.current:
+            return True
+        if not reading.may_take_over(now_s, self.connections):
+            return False
+        reading.take_over(connection, now_s)
+        return True
+
+    async def _withdraw(self, partition: PartitionNews, owned: Owned) -> None:
+        partition.owners_s = float("-inf")
+        await self._store.run(WITHDRAW_OWNER, partition.mirror_keys, owned.group_id, owned.record)
+
+    def _put_back(self, partition: PartitionNews, connection: Connection, delivered: Delivered, most_s: float) -> None:
+        if self._loop.time() - delivered.since_s < most_s:
+            partition.put_back(connection, delivered)
             self._reply(partition)
 
-    async def _show(self, partition: PartitionNews, owned: Owned, reader: Reader, delivered: Delivered) -> None:
+    async def _show(self, partition: PartitionNews, owned: Owned, connection: Connection, delivered: Delivered) -> None:
         try:
             await self._deliver(partition, owned, delivered)
         except IllegalGeneration:  # the owner changed
             partition.owners_s = float("-inf")
-            self._put_back(partition, reader, delivered)
+            self._put_back(partition, connection, delivered, _UNOWNED_S)
 
     async def _deliver(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
         group_id, member_id = owned.group_id, owned.owner.member_id

@@ -21,6 +21,8 @@ NOTE_OWNER: Final = Script("log/note_owner")
 
 Reader = tuple[str, str]
 """A client as its connection identifies it: client id, and host as groups write it (`/127.0.0.1`)."""
+Connection = tuple[str, str, int]
+"""A connection of a client: client id, host, and the connection's number at this broker."""
 
 
 class Owner(NamedTuple):
