@@ -31,11 +31,14 @@ function share_partition.row_of(first, stored)
   return { first = tonumber(first), last = tonumber(last), count = tonumber(count), size = tonumber(size), owner = owner }
 end
 
+-- The rows of first offsets; those that Redis has lost are left out.
 function share_partition.rows_of(p, firsts)
   local rows = {}
   for at = 1, #firsts, 1000 do
     local part = { unpack(firsts, at, math.min(at + 999, #firsts)) }
-    for i, stored in ipairs(redis.call("HMGET", p.hash, unpack(part))) do rows[#rows + 1] = share_partition.row_of(part[i], stored) end
+    for i, stored in ipairs(redis.call("HMGET", p.hash, unpack(part))) do
+      if stored then rows[#rows + 1] = share_partition.row_of(part[i], stored) end
+    end
   end
   return rows
 end

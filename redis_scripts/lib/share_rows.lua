@@ -4,7 +4,7 @@
 -- @include lib/share_partition
 -- @include lib/number_text
 local share_rows = {}
-local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS = 10000, 500, 60000
+local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS = 10000, 500, 60000, 10000
 
 -- The group's configs, or the defaults of the broker; `ref` is the group's name in the shard's keys. `made_available` is
 -- set if the script makes records available, which its caller publishes.
@@ -139,6 +139,24 @@ function share_rows.end_delivery(p, row)
     share_rows.delay(p, row, now_ms() + math.min(p.group.backoff_ms * 2 ^ (row.count - 1), p.group.backoff_max_ms))
   else
     share_rows.make_available(p, row)
+  end
+end
+
+-- Put rows back whose entry in `available`, `acquired` or `locks` was lost: somebody deleted the key. Asked when nothing is
+-- available though something is unfinished, and then at most every CHECKED_MS: it reads all rows.
+function share_rows.restore_lost(p, now)
+  if p.unfinished <= 0 or redis.call("EXISTS", p.available) == 1 then return end
+  if now - tonumber(redis.call("HGET", p.hash, "checked") or 0) < CHECKED_MS then return end
+  redis.call("HSET", p.hash, "checked", number_text(now))
+  local fields = redis.call("HGETALL", p.hash)
+  for i = 1, #fields, 2 do
+    local row = tonumber(fields[i]) and share_partition.row_of(fields[i], fields[i + 1])
+    if row and not redis.call("ZSCORE", p.acquired, fields[i]) then
+      redis.call("ZREM", p.locks, fields[i])
+      share_rows.make_available(p, row)
+    elseif row and not redis.call("ZSCORE", p.locks, fields[i]) and (row.owner ~= "" or p.chained == 0) then
+      redis.call("ZADD", p.locks, number_text(now + p.group.lock_ms), fields[i])
+    end
   end
 end
 

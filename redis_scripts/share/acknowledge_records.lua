@@ -40,7 +40,7 @@ local function rows_within(p, first, last)
   local firsts = redis.call("ZRANGEBYSCORE", p.acquired, "(" .. number_text(first), number_text(last))
   table.insert(firsts, 1, before[1])
   local rows = share_partition.rows_of(p, firsts)
-  if before[1] and rows[1].last < first then table.remove(rows, 1) end
+  if before[1] and rows[1] and rows[1].last < first then table.remove(rows, 1) end
   return rows
 end
 

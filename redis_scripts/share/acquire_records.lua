@@ -177,6 +177,7 @@ for key = 5, #KEYS, 4 do
   local p, ranges = share_partition.open(key, group), {}
   if p then
     share_rows.expire_locks(p, now)
+    share_rows.restore_lost(p, now)
     drop_below(p, log_start)
     local must_wait = not is_full and acquire_available(p, ranges)
     if not is_full and not must_wait and batch_count > 0 and p.last_end == read_from then

@@ -131,7 +131,9 @@ class ShareReading:
             acquired = await self._acquire([Readable(one, self._log_start(one)) for one in part])
             for partition, found in zip(part, acquired.partitions, strict=True):
                 if found is None:
-                    self._fail(partition, KafkaError("the share-partition is not initialised"))
+                    start_offsets = self._call.context.shares.start_offsets
+                    if not await start_offsets.restore(self._session.keys, partition.topic_id.hex, partition.index):
+                        self._fail(partition, KafkaError("the share-partition is not initialised"))
                     continue
                 self._note(partition, found.epoch, found.end, found.unlocks_in_ms)
                 await self._deliver(partition, found.ranges, [])

@@ -9,6 +9,8 @@ from datetime import timedelta
 from typing import Final, Protocol
 from uuid import UUID
 
+import structlog
+
 from tidegate.errors import CoordinatorLoadInProgress, InvalidConfig, KafkaError, StoreUnavailable
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
@@ -21,6 +23,9 @@ LATEST: Final = "latest"
 EARLIEST: Final = "earliest"
 BY_DURATION: Final = "by_duration:"
 _PARTITIONS_AT_ONCE: Final = 100
+
+logger = structlog.get_logger()
+
 _DURATION: Final = re.compile(
     r"P(?:(?P<days>\d+)D)?(?:T(?=\d)(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?",
     re.IGNORECASE,
@@ -102,6 +107,19 @@ class StartOffsets:
                 if missing:
                     await self._initialise(keys, name, topic_id, missing, rule)
 
+    async def restore(self, keys: GroupKeys, topic_id: str, index: int) -> bool:
+        """Initialise a partition of the group whose state Redis has lost; False if the group does not have it.
+
+        It begins at the first record, so that none is missed; what the group had finished is delivered again. Raises
+        as `initialise`.
+        """
+        name = await self._store.command("HGET", keys.shares, f"{topic_id}:{index}")
+        if name is None:
+            return False
+        logger.error("share_partition_restored", group=keys.ref, topic=name.decode(), partition=index)
+        await self._initialise(keys, name.decode(), topic_id, [index], EARLIEST)
+        return True
+
     async def _initialise(self, keys: GroupKeys, name: str, topic_id: str, indexes: Sequence[int], policy: str) -> None:
         try:
             offsets = await asyncio.gather(*(self._offset(keys.org, topic_id, index, policy) for index in indexes))
@@ -112,7 +130,7 @@ class StartOffsets:
         key_names, args = [keys.shares], [name]
         for index, offset in zip(indexes, offsets, strict=True):
             if offset is not None:
-                key_names.append(keys.share(topic_id, index)[0])
+                key_names += keys.share(topic_id, index)
                 args += (f"{topic_id}:{index}", str(offset))
         await self._store.run(INITIALIZE_PARTITIONS, key_names, *args)
 
