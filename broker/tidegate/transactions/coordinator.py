@@ -177,6 +177,8 @@ class Coordinator:
         """Abort the transaction of an id if its time-out has passed, complete a decided one, forget an unused id."""
         one = await self.records.read(keys)
         if one is None or one.is_idle:
+            if one is None:
+                await self.records.report_lost(keys)
             await self.records.forget(keys, one)
             return
         if one.state is State.ONGOING:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import unquote
 
+import structlog
+
 from tidegate.settings import Settings
 from tidegate.store.keys import TransactionKeys
 from tidegate.store.scripts import Script
@@ -27,6 +29,9 @@ FINISH_WITHIN_MS: Final = 2_000
 TRANSACTIONAL_ID_EXPIRATION_MS: Final = 604_800_000
 """Kafka's default of `transactional.id.expiration.ms`: 7 days."""
 _TRIES_MAX: Final = 20
+_OPEN: Final = (State.ONGOING.value, *(state.value for state in State if state.is_prepared))
+
+logger = structlog.get_logger()
 
 Decide = Callable[[Transaction | None], Transaction]
 """The next record. Returning the same object changes nothing; a KafkaError goes to the client."""
@@ -75,6 +80,7 @@ class Records:
         With `only_if_overdue` also None if the transaction's time-out has not passed by Redis's clock.
         """
         if before is None:
+            await self.report_lost(keys)
             await self._store.command("HSET", self._store.cluster_keys.transaction_shards, keys.shard, "")
             self.used_shards.add(keys.shard)
         version = uuid.uuid4().hex
@@ -89,6 +95,17 @@ class Records:
             return None
         start_ms, update_ms, ended_ms = map(int, times)
         return replace(after, start_ms=start_ms, update_ms=update_ms, ended_ms=ended_ms, version=version)
+
+    async def report_lost(self, keys: TransactionKeys) -> None:
+        """Log a transaction that was open when Redis lost its record: its partitions wait for a marker.
+
+        A person ends it: no broker knows any more which partitions it has. Raises StoreUnavailable.
+        """
+        listed = await self._store.command("HGET", keys.transactions, keys.ref)
+        state, producer_id, *_ = (listed or b" ").decode().split(" ")
+        if state in _OPEN:
+            command = "txn find-hanging"
+            logger.error("transaction_lost", transaction=keys.ref, producer_id=int(producer_id), command=command)
 
     async def forget(self, keys: TransactionKeys, one: Transaction | None) -> bool:
         """Forget a transactional id that was not used for a week, or that has no record; returns whether it was."""
