@@ -44,7 +44,7 @@
 {{- end -}}
 {{- $ports = append $ports (int $listener.port) -}}
 {{- $_ := set $modes $listener.mode (append (get $modes $listener.mode) $name) -}}
-{{- if and (eq $listener.protocol "SSL") (eq $listener.mode "direct") (eq (include "tidegate.workload" $) "Deployment") -}}
+{{- if and (has $listener.protocol (list "SSL" "SASL_SSL")) (eq $listener.mode "direct") (eq (include "tidegate.workload" $) "Deployment") -}}
 {{- fail (printf "listeners.%s: in direct mode clients of a Deployment get addresses of pods, which no certificate names: set workload=StatefulSet" $name) -}}
 {{- end -}}
 {{- end -}}
@@ -69,7 +69,7 @@
 {{- end -}}
 {{- end -}}
 {{- if and (include "tidegate.tls" .) (not (include "tidegate.tlsSecret" .)) -}}
-{{- fail "a listener has protocol SSL: set tls.existingSecret or tls.certManager.enabled" -}}
+{{- fail "a listener has TLS: set tls.existingSecret or tls.certManager.enabled" -}}
 {{- end -}}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) -}}
 {{- fail "tls.certManager.issuerRef.name is missing" -}}

@@ -10,7 +10,7 @@
 
 {{- /* Whether any listener has TLS. */ -}}
 {{- define "tidegate.tls" -}}
-{{- range $listener := .Values.listeners }}{{ if $listener }}{{ if eq $listener.protocol "SSL" }}yes{{ end }}{{ end }}{{ end -}}
+{{- range $listener := .Values.listeners }}{{ if $listener }}{{ if has $listener.protocol (list "SSL" "SASL_SSL") }}yes{{ end }}{{ end }}{{ end -}}
 {{- end -}}
 
 {{- /* host:port that clients of a listener get. (list $ $listener) */ -}}

@@ -287,9 +287,37 @@ def test_network_policy_lets_clients_in_and_little_out() -> None:
     assert clients["ports"] == [{"port": "internal"}]
     assert clients["from"][0]["podSelector"]["matchLabels"].items() <= tester["metadata"]["labels"].items()
     assert clients["from"][1:] == [{"namespaceSelector": {"matchLabels": {"streams": "yes"}}}]
-    assert admin == {"ports": [{"port": "admin"}], "from": [{"podSelector": {}}]}
+    assert admin == {"ports": [{"port": "admin"}]}  # for the ingress and Prometheus, wherever they are
     assert spec["egress"][1:] == [{"ports": [{"port": 6379}]}, {"ports": [{"port": 443}]}]
     assert only(case("demo"), "NetworkPolicy", "test-tidegate")["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_network_policy_is_there_by_default() -> None:
+    clients, admin = only(render(REDIS), "NetworkPolicy")["spec"]["ingress"]
+    named = render(REDIS, "networkPolicy.admin[0].ipBlock.cidr=10.0.0.0/8", "metrics.serviceMonitor.enabled=true")
+
+    assert clients == {"ports": [{"port": "internal"}]}
+    assert admin == {"ports": [{"port": "admin"}], "from": [{"podSelector": {}}]}
+    assert only(named, "NetworkPolicy")["spec"]["ingress"][1]["from"][1:] == [{"ipBlock": {"cidr": "10.0.0.0/8"}}]
+    assert not [one for one in render(REDIS, "networkPolicy.enabled=false") if one["kind"] == "NetworkPolicy"]
+
+
+def test_users_are_made_from_a_secret_over_a_listener_with_sasl() -> None:
+    documents = case("sasl")
+    job = only(documents, "Job", "test-tidegate-users")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    environment = {one["name"]: one for one in broker_pod(documents)["containers"][0]["env"]}
+
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "post-install,post-upgrade"
+    assert "--org acme --password-file" in container["command"][2]
+    secrets = [one["secret"]["secretName"] for one in job["spec"]["template"]["spec"]["volumes"] if "secret" in one]
+    assert secrets == ["kafka-users"]
+    assert {one["name"] for one in container["env"]} >= {"TIDEGATE_REDIS_URL"}
+    assert environment["TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP"]["value"] == "INTERNAL:SASL_SSL"
+    assert environment["TIDEGATE_SASL_ENABLED_MECHANISMS"]["value"] == "SCRAM-SHA-512"
+    assert "TIDEGATE_SSL_CERTIFICATE_FILE" in environment
+    assert not [one for one in documents if one["kind"] == "Pod"]  # `helm test` has no user
+    assert not [one for one in case("tls") if one["metadata"]["name"].endswith("-users")]
 
 
 def test_out_is_to_what_values_name() -> None:
