@@ -27,6 +27,8 @@ class RedisOutage:
     @property
     def recently_recovered(self) -> bool:
         """Whether Redis is down for more than `_SHORT_S`, or was until a moment ago."""
+        if self._down_at is not None:
+            self.up()  # the connection that ended may be one of a removed node, which never comes back
         now = self._loop.time()
         if self._down_at is not None:
             return now - self._down_at > _SHORT_S
