@@ -59,11 +59,15 @@ class StateTable:
             iceberg_upkeep.maintain(NAME, timedelta())
 
     def rows(self) -> list[dict[str, Any]]:
+        """By partition and key; none before the first commit of rows has created the table."""
         if self.form == "delta":
+            if not DeltaTable.is_deltatable(str(self.folder)):
+                return []
             found = DeltaTable(str(self.folder)).to_pyarrow_table()
         else:
             table = IcebergPlan(NAME).table()
-            assert table is not None
+            if table is None:
+                return []
             found = table.scan().to_arrow()
         return found.sort_by([("partition", "ascending"), ("key", "ascending")]).to_pylist()
 
