@@ -25,7 +25,7 @@ class Coalescer(Generic[Item]):
         self._flush_groups = flush
         self._all_shards = all_shards
         self._items: dict[str, tuple[GroupKeys, list[Item]]] = {}
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
 
     def add(self, keys: GroupKeys, item: Item) -> None:
         """Queue an item for this tick."""

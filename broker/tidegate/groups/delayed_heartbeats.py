@@ -215,7 +215,7 @@ class DelayedHeartbeats:
         self._serial = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self.now_s: Callable[[], float] = self._loop.time
 
     # -- lifecycle

@@ -82,7 +82,7 @@ class Heartbeats:
         self.snapshots = HeartbeatSnapshots(store, clock, coordinates)
         self._renewals: dict[str, list[MemberSnapshot]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
 
     async def start(self) -> None:
         """Begin to answer from snapshots. Raises TimeoutError."""

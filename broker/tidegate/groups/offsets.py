@@ -150,7 +150,7 @@ class Offsets:
         self._broker, self._lease_ends_ms, self._prove = broker, lease_ends_ms, prove
         self._expire = expirer(store, broker)
         self._faulty = FaultyGroups()
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
         self._scheduled = False

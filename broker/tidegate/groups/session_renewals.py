@@ -20,7 +20,7 @@ class SessionRenewals:
         self._send = send
         self._waiting: dict[str, list[MemberSnapshot]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
 
     def add(self, member: MemberSnapshot) -> None:
         """Renew a member's session with the next batch."""

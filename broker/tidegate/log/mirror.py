@@ -74,7 +74,7 @@ class Mirror:
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._pending_max = PENDING_MAX
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self._partitions: dict[tuple[str, int], PartitionNews] = {}
         self._pending_positions: dict[PartitionNews, None] = {}
         self._reported = asyncio.Event()

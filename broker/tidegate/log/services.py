@@ -43,7 +43,7 @@ class LogServices:
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store = store
         self.settings = settings
-        self.loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_event_loop()
         self.writer = Writer()
         self.usage = Usage()
         self.poll_s = POLL_MS / 1000

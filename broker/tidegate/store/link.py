@@ -109,7 +109,7 @@ class Link:
         self._reader: Any = None
         self._wire: _Wire | None = None
         self._transport: asyncio.WriteTransport | None = None
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self._up = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None

@@ -20,7 +20,7 @@ class RedisOutage:
 
     def __init__(self, all_up: Callable[[], bool]) -> None:
         self._all_up = all_up
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self._down_at: float | None = None
         self._returned_at = float("-inf")
 

@@ -44,7 +44,7 @@ class OwnerChecks:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_event_loop()
         self._groups: dict[tuple[str, str], _Group] = {}
         self._members: dict[tuple[str, str, str], _Member] = {}
 
