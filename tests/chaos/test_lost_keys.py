@@ -141,13 +141,9 @@ class Traffic:
         if not self.until(self.is_alive(), within_s):
             return False
         deadline, name = time.monotonic() + within_s, f"{self.name}-{next(_numbers)}"
-        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        made = admin.create_topics([NewTopic(name, 1, 1)], request_timeout=within_s)[name]
-        try:
-            made.result(within_s + 5)
-        except KafkaException as error:
-            self.failures.append(str(error))
-            return False
+        while not self._make(name, within_s):
+            if time.monotonic() > deadline:
+                return False
         for broker in self.cluster.brokers:
             one = AdminClient({"bootstrap.servers": broker.address})
             while not {self.name, name} <= one.list_topics(timeout=20).topics.keys():
@@ -155,6 +151,17 @@ class Traffic:
                     return False
                 time.sleep(0.1)
         return self.until(self.is_alive(), within_s)
+
+    def _make(self, name: str, within_s: float) -> bool:
+        """Create a topic; librdkafka fails its request where brokers have just taken other node ids."""
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
+        made = admin.create_topics([NewTopic(name, 1, 1)], request_timeout=within_s)[name]
+        try:
+            made.result(within_s + 5)
+        except KafkaException as error:
+            self.failures.append(str(error))
+            return bool(error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS)
+        return True
 
     def readable(self) -> dict[str, int]:
         """Every value of the topic with its offset."""
