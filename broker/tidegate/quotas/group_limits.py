@@ -23,9 +23,9 @@ ADMIT_GROUP = Script("security/admit_group")
 RESERVED_MS: Final = 10_000
 """Between a reservation and the creation of its group."""
 COUNTED_MS: Final = 60_000
-"""Groups are counted again after this time: a broker that had not heard of the limit may have created some."""
+"""Groups are counted again after this time: a broker that did not know the limit yet may have created some."""
 FULL_MS: Final = 1_000
-"""The same while the limit is reached: a deleted group makes room by then."""
+"""The same while the limit is reached: a group may have been deleted by then."""
 _SHARDS_AT_ONCE: Final = 10
 _SCANNED: Final = 1_000
 
