@@ -5,30 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.conformance.differential import epoch_allowed, tested
 from tests.conformance.differential.messages import PEER_VERSION
-from tests.conformance.differential.observed import PARKED, Difference
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it.
-
-    `until`: the last version of Kafka that differs so, if the peer's is newer; not in the page.
-    """
-
-    key: str
-    where: str
-    kafka: str
-    tidegate: str
-    reason: str
-    matches: Callable[[Difference], bool]
-    lasts: bool = False
-    until: str = ""
+from tests.conformance.differential.observed import PARKED, Allowed, Difference
 
 
 def find(difference: Difference) -> Allowed | None:

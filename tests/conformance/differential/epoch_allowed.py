@@ -2,24 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.conformance.differential.observed import ABSENT, Difference
-
-
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it."""
-
-    key: str
-    where: str
-    kafka: str
-    tidegate: str
-    reason: str
-    matches: Callable[[Difference], bool]
-    lasts: bool = False
+from tests.conformance.differential.observed import ABSENT, Allowed, Difference
 
 
 def find(difference: Difference) -> Allowed | None:

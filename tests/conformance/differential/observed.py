@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -37,6 +38,23 @@ class Difference:
     def __str__(self) -> str:
         where = f"{self.conversation}, step {self.step}: {self.api} v{self.version} {self.path or '(answer)'}"
         return f"{where}: Kafka {self.kafka!r}, Tidegate {self.tidegate!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One meant difference. `lasts`: the groups are not alike afterwards, so a conversation ends with it.
+
+    `until`: the last version of Kafka that differs so, if the peer's is newer; not in the page.
+    """
+
+    key: str
+    where: str
+    kafka: str
+    tidegate: str
+    reason: str
+    matches: Callable[[Difference], bool]
+    lasts: bool = False
+    until: str = ""
 
 
 @dataclass(slots=True)
