@@ -107,7 +107,9 @@ async def test_two_ids_on_one_address(others: dict[str, Any]) -> None:
         reported = await doctor(f"127.0.0.1:{port}", "--no-redis", code=FAILED)
 
     (found,) = [one for one in reported["findings"] if one["kind"] == "shared-address"]
-    assert found["sentence"] == f"Nodes 1 and 2 advertise one address, 127.0.0.1:{port}."
+    first, second = sorted(one["node_id"] for one in reported["addresses"])
+    assert found["sentence"] == f"Nodes {first} and {second} advertise one address, 127.0.0.1:{port}."
+    assert first < second
     assert "TIDEGATE_ADDRESS_MODE=single" in found["advice"]
 
 

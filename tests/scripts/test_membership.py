@@ -205,6 +205,22 @@ async def test_restart_on_the_same_port_replaces_its_dead_predecessor_at_once(br
     assert ids(again) == [2, 3]
 
 
+async def test_brokers_given_one_address_keep_their_ids_after_both_stood_still(
+    clock: SteppedClock, brokers: Make
+) -> None:
+    lost: list[int] = []
+    first = brokers(9092, events=LeaseEvents(on_lost=lambda: lost.append(1)))
+    second = brokers(9092, events=LeaseEvents(on_lost=lambda: lost.append(2)))
+    await start(first, second)
+    for _ in range(3):
+        await clock.advance(GONE_MS + 250)
+        await pass_time(clock, 1000, first, second)
+
+    assert lost == [1, 2] * 3
+    assert (first.node_id, second.node_id) == (1, 2)
+    assert ids(first) == ids(second) == [1, 2]
+
+
 async def test_silent_broker_is_reported_once_and_a_draining_one_is_not(clock: SteppedClock, brokers: Make) -> None:
     silent: list[int] = []
     one = brokers(9092, events=LeaseEvents(on_silent=lambda lost: silent.append(lost.node_id)))

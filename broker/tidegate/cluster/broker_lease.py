@@ -225,11 +225,14 @@ class BrokerLease:
     async def _take(self) -> bool:
         """Request a node id; False if another broker holds the configured one, `_held_at` is then its lease time."""
         settings, keys, asked_s = self._settings, self._keys, self._clock()
+        # Who held this address before this process had its port is dead. Who holds it later was given the same address
+        # by mistake: two that end each other's leases would change their node ids.
+        address_is_ours = self._own_address is not None and not self._own_ids
         node_id, self._held_at = await self._store.run(
             TAKE_LEASE,
             [keys.leases, keys.brokers, keys.info],
             *(self.process, self._record(), "" if settings.node_id is None else settings.node_id),
-            *(settings.broker_lease_timeout_ms, NODE_ID_QUARANTINE_MS, int(self._own_address is not None)),
+            *(settings.broker_lease_timeout_ms, NODE_ID_QUARANTINE_MS, int(address_is_ours)),
         )
         if node_id < 0:
             return False
