@@ -342,6 +342,18 @@ def test_links_in_documents_lead_somewhere() -> None:
     assert broken == []
 
 
+def test_tables_in_documents_are_whole() -> None:
+    broken = []
+    for path in (*REPOSITORY.glob("*.md"), *DOCS.rglob("*.md")):
+        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            _, rule, *rows = [*table.splitlines(), ""]
+            if not re.fullmatch(r"[|:\- ]+", rule) or not any(rows):
+                broken.append(f"{path.relative_to(REPOSITORY)}: {table[:60]}")
+
+    assert broken == []
+
+
 def test_index_is_the_site() -> None:
     site = runpy.run_path(str(DOCS / "site_hooks.py"))
     navigation = site["navigation"]((DOCS / "README.md").read_text())
