@@ -160,6 +160,6 @@ def lines(found: list[Finding]) -> Iterator[str]:
         yield f"{one.severity:<8} {one.what:<12} {one.reported}"
         if one.advice:
             yield f"{'':<21} > {one.advice}"
-    wrong = sum(one.severity is Severity.ERROR for one in found)
+    errors = sum(one.severity is Severity.ERROR for one in found)
     warnings = sum(one.severity is Severity.WARNING for one in found)
-    yield f"{wrong} wrong, {warnings} to be aware of" if wrong or warnings else "all is well"
+    yield f"errors: {errors}, warnings: {warnings}"

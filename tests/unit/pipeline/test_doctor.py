@@ -49,7 +49,7 @@ def test_each_difference_is_named() -> None:
     ]
     warnings = {one.what: one.reported for one in findings if one.severity is Severity.WARNING}
     assert warnings == {"executors": "3 of 4 were reached", "clocks": "at most 1500 ms from Redis's"}
-    assert list(lines(findings))[-1] == "6 wrong, 2 to be aware of"
+    assert list(lines(findings))[-1] == "errors: 6, warnings: 2"
 
 
 def test_optional_package_may_be_missing() -> None:
