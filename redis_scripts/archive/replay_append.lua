@@ -6,7 +6,7 @@ behind it. Source offsets up to the last one written here are skipped. The batch
 snapshot is at the end of the log, it advances with the log, and so does the time index, as both remain exact.
 
 KEYS[1]    log           stream
-KEYS[2]    meta          hash    state, incarnation, epochs, bytes, batches
+KEYS[2]    meta          hash    state, incarnation, epochs, bytes, batches, replid
 KEYS[3]    times         zset    base offset, 19 digits -> largest timestamp up to and with that entry, ms
 KEYS[4]    producers     hash    offset of the snapshot, max_timestamp, max_timestamp_base
 KEYS[5]    replayed      hash    source -> the last source offset written here
@@ -26,13 +26,13 @@ Errors     UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
 ]]
 -- @include lib/errors
 -- @include lib/fence
+-- @include lib/replid
 local log, meta, times, producers, replayed, translations = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local source, failover_epoch, wake, writer = ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 
 local state, known = unpack(redis.call("HMGET", meta, "state", "incarnation"))
 if state ~= "ready" or redis.call("EXISTS", log) == 0 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
-if replid ~= ARGV[3] or tonumber(known or 0) > tonumber(failover_epoch) then return { ERROR.FENCED_LEADER_EPOCH } end
+if replid() ~= ARGV[3] or tonumber(known or 0) > tonumber(failover_epoch) then return { ERROR.FENCED_LEADER_EPOCH } end
 
 local last = tonumber(redis.call("HGET", replayed, source) or ARGV[6] - 1)
 local written = last
@@ -64,7 +64,7 @@ for i = 7, #ARGV, 4 do
   end
 end
 if batches > 0 then -- before the bookkeeping, because only this command may be refused
-  fence(log, meta, failover_epoch)
+  fence(log, meta, failover_epoch, ARGV[3])
   redis.call(unpack(command))
 end
 if last > written then redis.call("HSET", replayed, source, string.format("%.0f", last)) end

@@ -25,15 +25,15 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 ]]
 -- @include lib/errors
 -- @include lib/replace_log
+-- @include lib/replid
 local log, restored, meta = KEYS[1], KEYS[2], KEYS[3]
 local start = tonumber(ARGV[4])
 
 local state, failover_epoch, version, log_start, local_start =
   unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start"))
 if state ~= "ready" or redis.call("EXISTS", log, restored) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_callers = redis.call("XLEN", restored) == tonumber(ARGV[9])
-if failover_epoch ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
+if failover_epoch ~= ARGV[1] or replid() ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
   return { ERROR.FENCED_LEADER_EPOCH }
 end
 if math.max(tonumber(log_start), tonumber(local_start or 0)) > tonumber(ARGV[8]) then return { ERROR.OFFSET_OUT_OF_RANGE } end

@@ -11,6 +11,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
          FENCED_LEADER_EPOCH         the new stream exists
 ]]
 -- @include lib/errors
+-- @include lib/replid
 local log, compacted, meta = KEYS[1], KEYS[2], KEYS[3]
 
 local state, failover_epoch, version, log_start, local_start =
@@ -21,5 +22,4 @@ if redis.call("EXISTS", compacted) == 1 then return { ERROR.FENCED_LEADER_EPOCH 
 redis.call("XGROUP", "CREATE", compacted, "made", "0-0", "MKSTREAM")
 redis.call("XGROUP", "DESTROY", compacted, "made")
 redis.call("PEXPIRE", compacted, ARGV[1])
-local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
-return { ERROR.NONE, failover_epoch or "0", replid, version or "0", log_start, local_start or log_start }
+return { ERROR.NONE, failover_epoch or "0", replid(), version or "0", log_start, local_start or log_start }

@@ -31,14 +31,14 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 ]]
 -- @include lib/errors
 -- @include lib/replace_log
+-- @include lib/replid
 local log, compacted, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local state, failover_epoch, version, log_start, local_start =
   unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start"))
 if state ~= "ready" or redis.call("EXISTS", log, compacted) < 2 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_whole = redis.call("XLEN", compacted) == tonumber(ARGV[6])
-if (failover_epoch or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_whole then
+if (failover_epoch or "0") ~= ARGV[1] or replid() ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_whole then
   return { ERROR.FENCED_LEADER_EPOCH }
 end
 if log_start ~= ARGV[4] or (local_start or log_start) ~= ARGV[5] then return { ERROR.FENCED_LEADER_EPOCH } end

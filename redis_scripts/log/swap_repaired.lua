@@ -30,6 +30,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 -- @include lib/log_end
 -- @include lib/last_id
 -- @include lib/replace_log
+-- @include lib/replid
 local log, repaired, meta, producers, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local LEAP, OFFSET_MAX = 1000000, 1e12 -- above it is no offset, but the clock in an entry's id
 
@@ -37,9 +38,8 @@ local state, failover_epoch, version, log_start, local_start, epochs, proved = u
   redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start", "epochs", "high_watermark")
 )
 if state ~= "ready" or redis.call("EXISTS", repaired) == 0 then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
-local replid = string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 local is_callers = redis.call("XLEN", repaired) == tonumber(ARGV[4])
-if (failover_epoch or "0") ~= ARGV[1] or replid ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
+if (failover_epoch or "0") ~= ARGV[1] or replid() ~= ARGV[2] or (version or "0") ~= ARGV[3] or not is_callers then
   return { ERROR.FENCED_LEADER_EPOCH }
 end
 if #redis.call("XRANGE", log, "(" .. ARGV[5], "+", "COUNT", 1) > 0 then return { ERROR.NONE, 0, 0 } end

@@ -12,6 +12,7 @@ from tests.support.logs import TOPIC, append, append_later, batch, broker, given
 from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.log.loading import LogLost
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -282,6 +283,34 @@ async def test_rule_8_a_reconnection_alone_keeps_the_epoch(store: Store, setting
 
         assert (answer.base_offset, answer.leader_epoch) == (1, 0)
         assert logs.failover_epochs.number == before
+
+
+async def test_rule_8_later_failover_epoch_of_the_same_server_truncates_no_reader(
+    store: Store, settings: Settings
+) -> None:
+    """As when another primary of a Cluster fails over: until a broker observes it, it delivers under the epoch before.
+
+    A client that has read so validates its position against the new epochs; what it is told must not lie before it.
+    """
+    await given_log(store)
+    async with broker(settings) as stale:
+        old = stale.partition(TOPIC, 0)
+        await append(old, count=4)
+        replid = (await store.command("INFO", "replication")).split(b"master_replid:")[1][:40]
+        keys = store.cluster_keys
+        assert await store.run(ASSIGN_FAILOVER_EPOCH, [keys.info, keys.replids], 7, replid) == [7]
+        async with broker(settings) as aware:
+            log = aware.partition(TOPIC, 0)
+            await append(log, count=2)
+            await append(old, count=3)
+            delivered = [(one.base_offset, one.leader_epoch) for one in await read_all(old)]
+            known = await log.end_offset()
+            ends = [await log.epoch_end(epoch) for _, epoch in delivered]
+            again = [(one.base_offset, one.leader_epoch) for one in await read_all(log)]
+
+    assert known.leader_epoch == 6 and known.log_end_offset == 9
+    assert delivered == again == [(0, 0), (4, 0), (6, 0)]
+    assert ends == [(0, 9)] * 3
 
 
 async def test_rule_9_the_last_entry_is_never_removed(store: Store, settings: Settings) -> None:

@@ -211,6 +211,7 @@ async def test_replay_first_append_of_a_failover_epoch_is_fenced(
 ) -> None:
     await asyncio.to_thread(target.append, [target_batch(0, 4)])
     client.hset(store.cluster_keys.info, "incarnation", 5)
+    client.hset(keys.meta, "replid", "b" * 40)  # another server, which may have had more
     target = Target(client, "tidegate", keys, SOURCE, 0, "w", 0.5)
 
     await asyncio.to_thread(target.append, [target_batch(4)])

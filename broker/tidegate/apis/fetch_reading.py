@@ -212,7 +212,8 @@ class Reading:
                 self._names_leaders = True
             return False
         last_epoch = wanted.last_epoch
-        if last_epoch < 0 or (last_epoch == known.leader_epoch and wanted.offset <= known.log_end_offset):
+        newest = known.record_epoch <= last_epoch <= known.leader_epoch
+        if last_epoch < 0 or (newest and wanted.offset <= known.log_end_offset):
             return True
         self._await_first(wanted, left, self._verify(wanted, log, known))
         return False

@@ -125,7 +125,8 @@ class SharedRead:
         key, known = self._key, self._log.known()
         agree = known is not None and (key.leader_epoch < 0 or key.leader_epoch == known.leader_epoch)
         if agree and key.last_epoch >= 0:
-            agree = known is not None and key.last_epoch == known.leader_epoch and key.offset <= known.log_end_offset
+            newest = known is not None and known.record_epoch <= key.last_epoch <= known.leader_epoch
+            agree = newest and known is not None and key.offset <= known.log_end_offset
         if agree:
             self._log.read(key.offset, key.bytes_max, True, self._on_read, key.isolation == READ_COMMITTED)
         else:

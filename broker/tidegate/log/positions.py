@@ -104,7 +104,8 @@ def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
     earlier = [i for i, (known, _) in enumerate(view.epochs) if known <= epoch]
     if not earlier:
         return epoch, view.epochs[0][1]
-    return view.epochs[earlier[-1]][0], view.epochs[earlier[-1] + 1][1]
+    at = earlier[-1]
+    return view.epochs[at][0], view.epochs[at + 1][1] if at + 1 < len(view.epochs) else view.end
 
 
 async def _indexed_below(log: CachedLog, timestamp_ms: int) -> int:

@@ -18,7 +18,10 @@ from tidegate.records.control import MarkerType, read_marker
 
 
 class LogOffsets(NamedTuple):
-    """The offsets and the leader epoch of a partition, as reported to clients."""
+    """The offsets and the leader epoch of a partition, as reported to clients.
+
+    `record_epoch` is the leader epoch of the newest records: lower, where later ones began at servers of other logs.
+    """
 
     high_watermark: int
     last_stable_offset: int
@@ -26,6 +29,7 @@ class LogOffsets(NamedTuple):
     log_end_offset: int
     leader_epoch: int
     local_start_offset: int
+    record_epoch: int
 
 
 EpochEnds = tuple[LogOffsets, dict[int, tuple[int, int]]]
@@ -60,11 +64,14 @@ class LogState:
     unsaved_bytes: int = 0
     unsaved_entries: int = 0
     stray: StrayEntry | None = None
+    record_epoch: int = field(init=False)
+    """The newest epoch of records, the next one's too."""
+    leader_epoch: int = field(init=False)
+    """The partition's, as Metadata has it: also where the log did not begin it because its server lost nothing."""
 
-    @property
-    def leader_epoch(self) -> int:
-        """The newest epoch."""
-        return self.epochs[-1][0]
+    def __post_init__(self) -> None:
+        self.record_epoch = self.epochs[-1][0]
+        self.leader_epoch = max(self.record_epoch, self.failover_epoch - 1)
 
     def epoch_at(self, offset: int) -> int:
         """The leader epoch of the record at `offset`, also for the next record."""
@@ -89,7 +96,8 @@ class LogState:
     def known(self) -> LogOffsets:
         """The offsets, as reported to clients."""
         return LogOffsets(
-            self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.epochs[-1][0], self.local_start
+            self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.leader_epoch, self.local_start,
+            self.record_epoch,
         )  # fmt: skip
 
     def apply(self, entry: Entry, now_ms: int) -> None:

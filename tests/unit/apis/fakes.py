@@ -98,7 +98,7 @@ class FakeLog:
         return lambda: self.listeners.remove(listener)
 
     def known(self) -> LogOffsets:
-        return LogOffsets(self.end, self.end, self.start, self.end, self.epoch, self.start)
+        return LogOffsets(self.end, self.end, self.start, self.end, self.epoch, self.start, self.epoch)
 
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         return epoch, self.end

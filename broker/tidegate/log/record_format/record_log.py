@@ -263,7 +263,7 @@ class RecordLog(RecordStream):
         return RecordEnds(int(log_start), self.ids.end_of(last_id), first_offset, length, added)
 
     def _offsets(self, end: int, start: int) -> LogOffsets:
-        return LogOffsets(end, end, start, end, self.leader_epoch, start)
+        return LogOffsets(end, end, start, end, self.leader_epoch, start, self.leader_epoch)
 
     async def _first_record(self, command: str, first: str, last: str) -> tuple[int, int] | None:
         """The first entry of a range that has an offset."""
