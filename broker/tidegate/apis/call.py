@@ -155,6 +155,8 @@ class DelayedReply(Protocol):
 class Repeat:
     """How to answer a request that equals the one before in all but its correlation id, without decoding it."""
 
+    call: Call
+    """The request before, which was answered at once: others that were answered later are not remembered."""
     body: bytes
     """The reply's body."""
     permitted: Callable[[], bool]

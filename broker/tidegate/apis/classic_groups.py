@@ -191,7 +191,7 @@ def heartbeat(call: Call, request: HeartbeatRequest) -> None:
     heartbeats = call.context.heartbeats
     member = heartbeats.answer(keys, member_ref, answer)
     if member is not None:
-        call.client.repeat = Repeat(group_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
+        call.client.repeat = Repeat(call, group_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
 
 
 def _delayed(call: Call) -> DelayedHeartbeat | None:

@@ -103,7 +103,7 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
     if member is not None:
         interval_ms = member.group.heartbeat_interval_ms or call.context.settings.group_consumer_heartbeat_interval_ms
         body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, interval_ms, None)
-        call.client.repeat = Repeat(body, partial(consumers.plain.renew, member))
+        call.client.repeat = Repeat(call, body, partial(consumers.plain.renew, member))
 
 
 def _answer(call: Call, decided: Decided) -> None:

@@ -87,7 +87,7 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
     if member is not None:
         of_group = interval_ms(member.group.heartbeat_interval_ms)
         body = share_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
-        call.client.repeat = Repeat(body, partial(plain.renew, member))
+        call.client.repeat = Repeat(call, body, partial(plain.renew, member))
 
 
 def _answer(call: Call, decided: ShareDecided) -> None:

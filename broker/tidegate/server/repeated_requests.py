@@ -63,7 +63,12 @@ class RepeatedRequest:
 def note_repeated(
     connection: RepeatingConnection, pending: PendingRequest, data: bytes | memoryview, start: int, end: int
 ) -> None:
-    """Remember the request just answered, whose handler set `Client.repeat`; traced requests are not."""
+    """Remember the request just answered, if its handler set `Client.repeat`; traced requests are not."""
     repeat, connection.client.repeat = connection.client.repeat, None
-    if repeat is not None and type(pending) is PendingRequest and end - start <= _REPEATED_BYTES_MAX:
+    if (
+        repeat is not None
+        and repeat.call is pending
+        and type(pending) is PendingRequest
+        and end - start <= _REPEATED_BYTES_MAX
+    ):
         connection.repeated = RepeatedRequest(pending.route, repeat, bytes(data[start:end]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.heartbeat.v0.request import HeartbeatRequest as HeartbeatV0
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -16,11 +16,11 @@ from tests.support.wire import encode_request
 from tests.unit.server.fakes import HEARTBEAT, Handlers, connected, on_both_loops, until
 from tidegate.apis.call import Call, Repeat
 from tidegate.protocol import group_writers
-from tidegate.server.authorization.guard import Authorization
 from tidegate.telemetry.metrics import metrics
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CREATES: Any = sample(CreateTopicsRequest)
+VERSIONS: Any = ApiVersionsRequest(client_software_name="test", client_software_version="1")
 
 
 class Repeating(Handlers):
@@ -33,7 +33,7 @@ class Repeating(Handlers):
     def heartbeat(self, call: Call, request: Any) -> None:
         self._note(f"heartbeat {request.group_id}")
         call.reply(group_writers.heartbeat(call.version, 0 if self.permits else 25))
-        call.client.repeat = Repeat(group_writers.heartbeat(call.version, 0), self._permitted)
+        call.client.repeat = Repeat(call, group_writers.heartbeat(call.version, 0), self._permitted)
 
     def _permitted(self) -> bool:
         self.repeated += self.permits
@@ -106,6 +106,33 @@ async def test_repeated_request_behind_another_waits_for_its_predecessor() -> No
 
 
 @on_both_loops
+async def test_request_behind_a_queued_heartbeat_is_not_taken_for_it() -> None:
+    handlers = Repeating()
+    handlers.cold_gate.clear()
+    async with connected(handlers) as (_, client):
+        sent = [client.send(CREATES), client.send(HEARTBEAT_REQUEST)]
+        await until(lambda: "create_topics" in handlers.started)
+        handlers.cold_gate.set()
+        got = [(await asyncio.wait_for(client.receive(), 30))[0] for _ in sent]
+        answers = [await client.ask(VERSIONS) for _ in range(3)]
+    assert got == sent
+    assert [type(answer).__name__ for answer in answers] == ["ApiVersionsResponse"] * 3
+    assert handlers.repeated == 0
+
+
+@on_both_loops
+async def test_request_behind_a_large_heartbeat_is_not_taken_for_it() -> None:
+    handlers = Repeating()
+    async with connected(handlers) as (_, client):
+        await client.ask(
+            replace(HEARTBEAT_REQUEST, group_id="g" * 32_000, member_id="m" * 32_000, group_instance_id="i" * 32_000)
+        )
+        answers = [await client.ask(VERSIONS) for _ in range(3)]
+    assert [type(answer).__name__ for answer in answers] == ["ApiVersionsResponse"] * 3
+    assert handlers.repeated == 0
+
+
+@on_both_loops
 async def test_repeated_request_in_pieces_is_answered() -> None:
     handlers = Repeating()
     async with connected(handlers) as (_, client):
@@ -143,13 +170,3 @@ async def test_long_requests_are_not_remembered() -> None:
         for _ in range(2):
             await client.ask(replace(HEARTBEAT_REQUEST, group_id="g" * 2_000))
     assert len(handlers.started) == 2
-
-
-def test_repetition_is_permitted_by_the_rules_that_allowed_the_request() -> None:
-    rules = SimpleNamespace(version=3)
-    guard = Authorization(SimpleNamespace(), SimpleNamespace(rules=rules), lambda *_: None)  # type: ignore[arg-type]
-    repeat = guard._while_unchanged(Repeat(b"", lambda: True))
-
-    assert repeat.permitted()
-    rules.version += 1
-    assert not repeat.permitted()

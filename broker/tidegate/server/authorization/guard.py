@@ -147,7 +147,7 @@ class Authorization:
     def _while_unchanged(self, repeat: Repeat) -> Repeat:
         """Only the rules by which a request was allowed allow its repetition."""
         authorizer, version = self._authorizer, self._authorizer.rules.version
-        return Repeat(repeat.body, lambda: authorizer.rules.version == version and repeat.permitted())
+        return Repeat(repeat.call, repeat.body, lambda: authorizer.rules.version == version and repeat.permitted())
 
     async def _check_later(
         self, api: Api, handler: Callable[..., Any], access: Access, call: Any, request: Any, parsed: Any
