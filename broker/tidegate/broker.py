@@ -186,6 +186,7 @@ class Broker:
         if self._security.authorizer is not None:
             consumers.groups.topics.may_describe = partial(may_describe, self._security.authorizer)
         self.server = new_server(self.context, checked_apis(apis, self.context, self._security.authorizer), settings)
+        self._security.rules.on_changed.append(self.server.forget_repeated_requests)
         self.health = Health(
             lambda: store.available, lambda: lease.held, lambda: not self.server.request_bytes.exhausted
         )
@@ -193,8 +194,7 @@ class Broker:
         if host is not None:
             self.health.others_not_ready = host.others_not_ready
         self._served_as = -1
-        self._closing = AsyncExitStack()
-        self._loops = BackgroundTasks()
+        self._closing, self._loops = AsyncExitStack(), BackgroundTasks()
 
     def _lease_events(self) -> LeaseEvents:
         return LeaseEvents(

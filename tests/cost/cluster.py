@@ -83,7 +83,7 @@ class Client:
 class Cluster:
     """A broker, a server, and the counters of both."""
 
-    def __init__(self, server: ValkeyServer) -> None:
+    def __init__(self, server: ValkeyServer, **settings: Any) -> None:
         self.loop = SimLoop()
         self.counters = Counters()
         self.net = Network(self.loop, random.Random(SEED))
@@ -91,7 +91,7 @@ class Cluster:
         self.server = CountedServer(server, "tidegate")
         self.redis = CountedRedis(self.loop, self.server, random.Random(SEED), self.counters)
         self.broker = Broker(
-            self.loop, self.net, self.redis, Settings(port=PORT, admin_port=0), random.Random(SEED)
+            self.loop, self.net, self.redis, Settings(port=PORT, admin_port=0, **settings), random.Random(SEED)
         )  # fmt: skip
 
     async def start(self) -> None:
@@ -154,13 +154,16 @@ def _garbage_kept() -> Iterator[None]:
         gc.enable()
 
 
-def run(scenario: Callable[[Cluster], Awaitable[Result]]) -> Result:
-    """Run a scenario on a new cluster, in this process: its clocks and its randomness are replaced meanwhile."""
+def run(scenario: Callable[[Cluster], Awaitable[Result]], **settings: Any) -> Result:
+    """Run a scenario on a new cluster with these settings.
+
+    It runs in this process, whose clocks and randomness are replaced meanwhile.
+    """
     clock.install()
     server = ValkeyServer(SERVER_OPTIONS)
     errors: list[str] = []
     try:
-        cluster = Cluster(server)
+        cluster = Cluster(server, **settings)
         with outside.taken_from(cluster.loop, SEED, errors):
             found = cluster.loop.run_until_complete(scenario(cluster))
         cluster.broker.kill()

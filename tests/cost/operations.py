@@ -362,7 +362,7 @@ WALKS: Final = ("heartbeat", "heartbeat-by-script", "commit-1", "produce", "deli
 
 async def measure_all(cluster: Cluster) -> dict[str, Cost]:
     """The cost of each operation."""
-    await _prepare(cluster)
+    await set_up(cluster)
     found = {}
     for name, prepare in OPERATIONS.items():
         cluster.restart_randomness(name)
@@ -372,7 +372,7 @@ async def measure_all(cluster: Cluster) -> dict[str, Cost]:
 
 async def walk_all(cluster: Cluster) -> dict[str, list[str]]:
     """The product's files, Python and Lua, that run for some operations: what a reader of that path opens."""
-    await _prepare(cluster)
+    await set_up(cluster)
     found = {}
     for name in WALKS:
         await cluster.measure(await OPERATIONS[name](cluster))
@@ -387,7 +387,7 @@ def _short(file: str) -> str:
     return rest if found else file if file.startswith("redis_scripts/") else ""
 
 
-async def _prepare(cluster: Cluster) -> None:
+async def set_up(cluster: Cluster) -> None:
     """Start the broker and create the topic."""
     await cluster.start()
     kio = message(_CREATE, 7)

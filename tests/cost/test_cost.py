@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cost import table
+from tests.cost.access import FREQUENT
 from tests.cost.counting import COLUMNS
 
 TIMEOUT_S = 400
@@ -30,6 +31,17 @@ def test_cost_operations_match_table() -> None:
     run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
 
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_access_control_adds_less_than_three_percent() -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.cost.access"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+
+    added = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines() if line.endswith("%")}
+    assert len(added) == len(FREQUENT)
+    assert {name: percent for name, percent in added.items() if percent >= 3} == {}
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -311,6 +311,27 @@ async def test_log_116_access_matrix(listener: Listener) -> None:
     assert await _create_topics(user, "p-n") == [E.topic_authorization_failed]
 
 
+async def test_heartbeat_that_repeats_another_is_judged_after_a_change_of_rules(listener: Listener) -> None:
+    """Equal heartbeats are answered without their handler; a rule that denies them ends that."""
+    admin = await listener.login("admin")
+    assert await _create_rules(admin, _rule(GROUP, "g", READ)) == [NONE]
+    user = await listener.login("u")
+    joining = {
+        "group_id": "g", "session_timeout": WAIT, "rebalance_timeout": WAIT, "group_instance_id": None,
+        "protocol_type": "consumer",
+        "protocols": [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": b""}],
+    }  # fmt: skip
+    member_id = (await user.ask(request(11, 5, member_id="", **joining))).member_id
+    joined = await user.ask(request(11, 5, member_id=member_id, **joining))
+    me = {"group_id": "g", "generation_id": joined.generation_id, "member_id": member_id, "group_instance_id": None}
+    assert (await user.ask(request(14, 3, assignments=[], **me))).error_code is NONE
+    for _ in range(3):
+        assert (await user.ask(request(12, 3, **me))).error_code is NONE
+
+    assert await _create_rules(admin, _rule(GROUP, "g", READ, deny=True)) == [NONE]
+    assert (await user.ask(request(12, 3, **me))).error_code is E.group_authorization_failed
+
+
 @pytest.mark.parametrize("partition_count", [1, 4_000])
 async def test_fetches_follow_one_of_an_unknown_topic_id(listener: Listener, partition_count: int) -> None:
     """The first is resolved in the store, or decoded in a thread, before it is answered: the next ones start too."""

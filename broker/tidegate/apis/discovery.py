@@ -125,15 +125,16 @@ def _listed(hides_telemetry: bool) -> list[tuple[int, int, int]]:
     safe_late=True,
     error=error_responses.metadata,
 )
-def metadata(call: Call, request: MetadataRequest) -> None:
-    """Brokers, topics and partition leaders.
+def metadata(call: Call, request: MetadataRequest, question: Question | None = None) -> None:
+    """Brokers, topics and partition leaders. Access control has read the `question` already.
 
     v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics are
     refreshed from the store, and created before the answer if that is allowed, so that clients need no retry.
     """
     if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
         raise InvalidRequest("topic ids are read from version 12 on")
-    question = Question.of(call, request)
+    if question is None:
+        question = Question.of(call, request)
     if question.wanted is not None and len(question.wanted) > SLICE:
         call.context.tasks.start(_metadata_after_refresh(call, request, question, None))
         return

@@ -6,7 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -52,9 +52,11 @@ Wanted = tuple[str | None, UUID | None]
 """A topic's name or its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One Metadata request: `wanted` None is all topics; `operations`: which of (topic, cluster) are requested."""
+class Question(NamedTuple):
+    """One Metadata request: `wanted` None is all topics; `operations`: which of (topic, cluster) are requested.
+
+    A tuple, which is hashed and compared in C: once for each request.
+    """
 
     org: str
     listener: str

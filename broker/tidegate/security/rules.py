@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -49,10 +49,11 @@ def tables_of(stored: Iterable[bytes]) -> dict[str, AclTable]:
 
 
 class AccessRules:
-    """The rules of every organisation. `version` increases with every change of the cache."""
+    """The rules of every organisation. `version` increases with every change of the cache; `on_changed` follows it."""
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.version = 0
+        self.on_changed: list[Callable[[], None]] = []
         self._store = store
         self._connect_timeout_ms = settings.redis_connect_timeout_ms
         self._keys = store.cluster_keys
@@ -111,6 +112,8 @@ class AccessRules:
             # A rule that cannot be read might be a DENY: the old rules stay until it is repaired.
             raise StoreUnavailable(f"{self._keys.acls}: {error}") from None
         self.version += 1
+        for listener in self.on_changed:
+            listener()
 
 
 _NO_RULES: Final = AclTable()

@@ -168,6 +168,10 @@ class Server:
             return
         self.routes = MeteredRoutes(self._plain_routes)
         self.request_type = metered(self._plain_request_type, leases)
+        self.forget_repeated_requests()
+
+    def forget_repeated_requests(self) -> None:
+        """Pass the next request of each connection to its handler: what allowed the one before has changed."""
         for connection in self.connections:
             connection.repeated = connection.client.repeat = None
 

@@ -170,3 +170,15 @@ async def test_long_requests_are_not_remembered() -> None:
         for _ in range(2):
             await client.ask(replace(HEARTBEAT_REQUEST, group_id="g" * 2_000))
     assert len(handlers.started) == 2
+
+
+@on_both_loops
+async def test_repetition_ends_with_the_rules_that_allowed_the_request() -> None:
+    handlers = Repeating()
+    async with connected(handlers) as (server, client):
+        for _ in range(2):
+            await client.ask(HEARTBEAT_REQUEST)
+        assert len(handlers.started) == 1
+        server.forget_repeated_requests()
+        await client.ask(HEARTBEAT_REQUEST)
+    assert len(handlers.started) == 2

@@ -17,7 +17,7 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.security.acls import Operation
 from tidegate.server.authorization.guard import Authorization
-from tidegate.server.authorization.scopes import NAMES_MAX, SCOPES
+from tidegate.server.authorization.scopes import NAMES_MAX
 
 
 class Judge:
@@ -55,7 +55,7 @@ class Guarded:
         call: Any = SimpleNamespace(
             client=self._client, api_key=self._api.key, version=version, org="default", reply=self.replies.append,
             context=None, correlation_id=1, client_id="c", drop=None, close=self.replies.append, run_alone=None,
-            draining=None,
+            draining=None, mute=None,
         )  # fmt: skip
         self._api.handler(call, request)
 
@@ -104,5 +104,18 @@ def test_produce_is_read_once() -> None:
     assert [type(one).__name__ for one in guarded.served] == ["memoryview", "ProduceRequest"]
 
 
-def test_requests_with_many_topics_have_no_scope() -> None:
-    assert SCOPES[ApiKey.OFFSET_COMMIT](commit("g", *map(str, range(NAMES_MAX + 1)))) is None
+@pytest.mark.parametrize(("names", "judged"), [(NAMES_MAX, 0), (NAMES_MAX + 1, NAMES_MAX + 2)])
+def test_requests_with_many_topics_are_judged_each_time(names: int, judged: int) -> None:
+    guarded = Guarded(ApiKey.OFFSET_COMMIT)
+    for _ in range(2):
+        guarded.judge.asked.clear()
+        guarded.ask(commit("g", *map(str, range(names))))
+    assert len(guarded.judge.asked) == judged
+
+
+def test_request_that_begins_like_an_allowed_one_is_judged() -> None:
+    guarded = Guarded(ApiKey.OFFSET_COMMIT)
+    guarded.ask(commit("g", *map(str, range(NAMES_MAX))))
+    guarded.judge.denied.add("secret")
+    guarded.ask(commit("g", *map(str, range(NAMES_MAX)), "secret"))
+    assert [name for _, name in guarded.judge.asked][-1] == "secret"

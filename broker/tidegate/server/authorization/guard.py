@@ -15,7 +15,8 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader
 
-from tidegate.apis.call import Allowed, Body, BrokerContext, Call, Client, Repeat
+from tidegate.apis.call import Allowed, Body, BrokerContext, Call
+from tidegate.apis.metadata import Question
 from tidegate.apis.registry import Api, error_response
 from tidegate.apis.slices import SLICE
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
@@ -30,7 +31,7 @@ from tidegate.server import dispatch
 from tidegate.server.authorization.access import Access, Verdict
 from tidegate.server.authorization.filters import FILTERS
 from tidegate.server.authorization.rules import RULES, free
-from tidegate.server.authorization.scopes import SCOPES
+from tidegate.server.authorization.scopes import NAMES_MAX, SCOPES
 from tidegate.server.pending_request import PendingRequest
 
 OnDenied = Callable[[Call, Iterable[ErrorCode]], object]
@@ -83,33 +84,41 @@ class Authorization:
             verdict = await self._verdict(access, request)
             answer = None
             if verdict is None:
-                _remember(call.client, key, allowed)
+                _remember(access, request, allowed)
                 answer = await handler(call, request)
             elif verdict.allowed is not None:
                 answer = await handler(call, verdict.allowed)
             denied = [] if verdict is None else verdict.denied
             return _answer(access, key, request, answer, denied)
 
+        if scope_of is None:
+            return check
+        scope = scope_of
+
         def handle(call: Any, request: Any) -> Any:
-            allowed = scope_of(request), rules.version, catalog.version  # type: ignore[misc]
-            if call.client.allowed.get(key) == allowed:
+            if call.client.allowed.get(key) == (scope(request), rules.version, catalog.version):
                 return handler(call, request)
-            return check(call, request, allowed)
+            return check(call, request, (scope(request), rules.version, catalog.version))
 
-        return check if scope_of is None else handle
+        return handle
 
-    def _inline(self, api: Api, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def _inline(self, api: Api, handler: Callable[..., None]) -> Callable[..., Any]:
         key, scope_of = api.key, SCOPES.get(api.key, _no_scope)
         rules, catalog = self._authorizer.rules, self._context.catalog
 
         def handle(call: Any, request: Any) -> None:
-            allowed = scope_of(request), rules.version, catalog.version
-            if call.client.allowed.get(key) == allowed:
-                handler(call, request)
-                if call.client.repeat is not None:
-                    call.client.repeat = self._while_unchanged(call.client.repeat)
-            else:
-                self._check(api, handler, call, request, request, allowed)
+            if call.client.allowed.get(key) == (scope_of(request), rules.version, catalog.version):
+                return handler(call, request)
+            return self._check(
+                api, handler, call, request, request, (scope_of(request), rules.version, catalog.version)
+            )
+
+        def handle_metadata(call: Any, request: Any) -> None:
+            question = Question.of(call, request)
+            if call.client.allowed.get(key) == (question, rules.version, catalog.version):
+                return handler(call, request, question)
+            scope = None if any(question.operations) else question  # operations depend on the rules
+            return self._check(api, handler, call, request, request, (scope, rules.version, catalog.version))
 
         def handle_raw(call: Any, request: Any) -> None:
             try:
@@ -123,6 +132,8 @@ class Authorization:
             else:
                 self._check(api, handler, call, request, parsed, allowed)
 
+        if key == ApiKey.METADATA:
+            return handle_metadata
         return handle_raw if api.raw else handle
 
     def _check(
@@ -139,15 +150,8 @@ class Authorization:
             return
         verdict = self._judged(access, parsed)
         if verdict is None:
-            _remember(call.client, api.key, allowed)
+            _remember(access, parsed, allowed)
         self._run_inline(api, handler, access, call, request, verdict)
-        if call.client.repeat is not None:
-            call.client.repeat = self._while_unchanged(call.client.repeat)
-
-    def _while_unchanged(self, repeat: Repeat) -> Repeat:
-        """Only the rules by which a request was allowed allow its repetition."""
-        authorizer, version = self._authorizer, self._authorizer.rules.version
-        return Repeat(repeat.call, repeat.body, lambda: authorizer.rules.version == version and repeat.permitted())
 
     async def _check_later(
         self, api: Api, handler: Callable[..., Any], access: Access, call: Any, request: Any, parsed: Any
@@ -214,10 +218,11 @@ def _no_scope(request: Any) -> None:
     """Judge each request."""
 
 
-def _remember(client: Client, api_key: int, allowed: Allowed | None) -> None:
+def _remember(access: Access, request: Any, allowed: Allowed | None) -> None:
     """Do not judge requests of this scope again until rules or topics change."""
-    if allowed is not None and allowed[0] is not None:
-        client.allowed = {**client.allowed, api_key: allowed}
+    if allowed is not None and allowed[0] is not None and access.size(request) <= NAMES_MAX:
+        client = access.call.client
+        client.allowed = {**client.allowed, access.call.api_key: allowed}
 
 
 def _judged(access: Access, request: Any) -> Verdict | None:

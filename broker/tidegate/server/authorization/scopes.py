@@ -7,31 +7,26 @@ is not judged again until rules or topics change.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 from tidegate.protocol.api_keys import ApiKey
 
 NAMES_MAX: Final = 100
-"""Requests with more topics are judged each time."""
+"""Requests with more topics or keys are judged each time."""
+_SOME: Final = slice(NAMES_MAX + 1)
+"""Of more topics so many are compared, which no scope that is remembered has."""
+_label: Final = attrgetter("name", "topic_id")
+_fetched_label: Final = attrgetter("topic", "topic_id")
+_produced_label: Final = itemgetter(0)
 
 
 def _produce(request: Any) -> Hashable:
-    topics = request.topics
-    if len(topics) == 1:
-        return request.transactional_id, topics[0][0]
-    if len(topics) > NAMES_MAX:
-        return None
-    return request.transactional_id, tuple([name for name, _ in topics])
+    return request.transactional_id, tuple(map(_produced_label, request.topics[_SOME]))
 
 
 def _commit(request: Any) -> Hashable:
-    topics = request.topics
-    if len(topics) == 1:
-        return request.group_id, topics[0].name or topics[0].topic_id
-    if len(topics) > NAMES_MAX:
-        return None
-    return request.group_id, tuple([topic.name or topic.topic_id for topic in topics])
+    return request.group_id, tuple(map(_label, request.topics[_SOME]))
 
 
 def _offset_fetch(request: Any) -> Hashable:
@@ -41,19 +36,12 @@ def _offset_fetch(request: Any) -> Hashable:
         return None
     group = groups[0]
     topics = group.topics
-    if topics is None or len(topics) > NAMES_MAX:
-        return None
-    if len(topics) == 1:
-        return group.group_id, topics[0].name or topics[0].topic_id
-    return group.group_id, tuple([topic.name or topic.topic_id for topic in topics])
+    return None if topics is None else (group.group_id, tuple(map(_label, topics[_SOME])))
 
 
 def _fetch(request: Any) -> Hashable:
     """Of a session only its topics that are new; a change of rules ends it, so it is not in the scope."""
-    topics = request.topics
-    if len(topics) > NAMES_MAX:
-        return None
-    return request.session_epoch > 0, tuple([topic.topic or topic.topic_id for topic in topics])
+    return request.session_epoch > 0, tuple(map(_fetched_label, request.topics[_SOME]))
 
 
 _group: Final = attrgetter("group_id")
@@ -70,20 +58,6 @@ def _find_coordinator(request: Any) -> Hashable:
     return None if len(keys) > NAMES_MAX else (request.key_type, keys)
 
 
-def _metadata(request: Any) -> Hashable:
-    """Operations depend on the rules; `allow_auto_topic_creation` asks for more rights; no topics are all in v0."""
-    if request.include_topic_authorized_operations or getattr(request, "include_cluster_authorized_operations", False):
-        return None
-    topics = request.topics
-    if topics is None:
-        return True
-    if len(topics) == 1:
-        return request.allow_auto_topic_creation, topics[0].name or topics[0].topic_id
-    if not topics or len(topics) > NAMES_MAX:
-        return None
-    return request.allow_auto_topic_creation, tuple([topic.name or topic.topic_id for topic in topics])
-
-
 SCOPES: Final[dict[int, Callable[[Any], Hashable]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -96,6 +70,5 @@ SCOPES: Final[dict[int, Callable[[Any], Hashable]]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _epoch_heartbeat,
     ApiKey.SHARE_GROUP_HEARTBEAT: _epoch_heartbeat,
     ApiKey.FIND_COORDINATOR: _find_coordinator,
-    ApiKey.METADATA: _metadata,
 }
-"""API key -> its scope; None: judge the request."""
+"""API key -> its scope; None: judge the request. That of Metadata is its `Question`."""
