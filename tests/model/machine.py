@@ -241,6 +241,22 @@ class Groups(Life):
             self.act(self.client(pick), "heartbeat")
             self.go(ms)
 
+    @rule()
+    @precondition(lambda self: self.world.clients)
+    def fall_silent_after_answered_heartbeats(self) -> None:
+        """Members of a group at rest are answered from snapshots for most of a session, then send nothing: their
+        sessions end a whole timeout after the last answer, not after the last script."""
+        with behaving(self):
+            for _ in range(8):
+                self.go(500)
+        shortest_s = min(client.session_timeout_ms for client in self.world.clients) // 1_000
+        for _ in range(shortest_s - 2):
+            for client in self.world.clients:
+                self.act(client, "heartbeat")
+            self.go(1_000)
+        for _ in range(3):
+            self.go(1_000)
+
     @rule(pick=picks, other=picks, action=st.sampled_from(["join", "leave"]))
     @precondition(lambda self: len(self.world.clients) > 1)
     def change_overtakes_a_reply(self, pick: int, other: int, action: str) -> None:

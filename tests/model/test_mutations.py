@@ -39,4 +39,5 @@ def test_model_finds(mutation: Mutation, valkey: ValkeyServer) -> None:
         Groups.server.close()
         stepped.uninstall()
     assert error is not None, f"not found with seed {seed} in {Groups.steps} steps"
+    assert not isinstance(error, NameError | AttributeError | TypeError), f"a fault of the model: {error!r}"
     rows.append((mutation.name, seed, Groups.steps, (f"{error}".splitlines() or [type(error).__name__])[0][:80]))
