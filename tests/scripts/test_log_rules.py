@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read, read_all
 from tests.support.proxy import LinkFault, Proxy
@@ -233,13 +234,16 @@ async def test_log_120_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
             await store.command("RESTORE", log.keys.log, 0, held, "REPLACE")
             await store.command("DEBUG", "CHANGE-REPL-ID")
             await store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-            answer = await append(log, count=2)
+            with capture_logs() as events:
+                answer = await append(log, count=2)
             known = await log.end_offset()
             newest = answer.leader_epoch
             ends = [await log.epoch_end(epoch) for epoch in (0, newest, newest + 1)]
             first, second = await read_all(log)
 
         assert answer.base_offset == 4 and newest > 0
+        [lost] = [one for one in events if one["event"] == "log_truncated"]
+        assert (lost["log"], lost["end"], lost["lost_records"]) == (log.keys.log, 4, 3)
         assert (known.log_end_offset, known.leader_epoch) == (6, newest)
         assert ends == [(0, 4), (newest, 6), (-1, -1)]
         assert (first.leader_epoch, second.leader_epoch) == (0, newest)

@@ -37,6 +37,8 @@ class CachedLog(OpenPartition, ABC):
         self.poll_s = services.poll_s
         self.view: LogState | None = None
         self.pages = LogPages(services.cache)
+        self._before = (0, -1)
+        """End and version of the last state that became void."""
         self._voids = 0
 
     @property
@@ -49,9 +51,18 @@ class CachedLog(OpenPartition, ABC):
         self._voids += 1
         if self.view is not None:
             logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
-            self.view = None
+            self._before, self.view = (self.view.end, self.view.log_version), None
             self.pages.clear()
             self.pages.on_drop()
+
+    def report_truncation(self, view: LogState) -> None:
+        """Log once what the log had before its server failed over, and lacks now."""
+        (end, version), self._before = self._before, (0, -1)
+        if view.end < end and view.log_version == version:
+            logger.error(
+                "log_truncated", log=self.keys.log, end=view.end, lost_records=end - view.end,
+                failover_epoch=view.failover_epoch,
+            )  # fmt: skip
 
     @abstractmethod
     def with_view(self, on_view: OnView) -> None:

@@ -251,6 +251,7 @@ class PartitionLog(CachedLog):
     def _install(self, view: LogState, own: list[Entry], last: list[Entry]) -> None:
         view.verified_at = self.loop.time()
         self.view = view
+        self.report_truncation(view)
         self.pages.clear()
         self.pages.insert(last)
         self.progress.reset()
