@@ -6,6 +6,7 @@ that use them. The times of a KIP-848 group are copied into its hash, where its 
 
 from __future__ import annotations
 
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_hex
@@ -46,7 +47,8 @@ class GroupConfig:
 
 def _between(name: str, lowest: int, highest: int) -> Check:
     def check(value: str) -> None:
-        if not (value.strip().isascii() and value.strip().isdecimal() and lowest <= int(value) <= highest):
+        digits = value.strip(string.whitespace)  # what `int` removes; `strip` removes control characters too
+        if not (digits.isascii() and digits.isdecimal() and lowest <= int(digits) <= highest):
             raise InvalidConfig(f"{name} is a number from {lowest} to {highest}, not {value!r}")
 
     return check

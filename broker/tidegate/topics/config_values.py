@@ -20,7 +20,7 @@ def whole(at_least: int, at_most: int) -> Check:
     def check(value: str) -> str:
         if _WHOLE_NUMBER.fullmatch(value.strip()) is None:
             raise InvalidConfig(f"{value!r} is not a whole number")
-        number = int(value)
+        number = int(value.strip())
         if not at_least <= number <= at_most:
             raise InvalidConfig(f"{number} is not between {at_least} and {at_most}")
         return str(number)

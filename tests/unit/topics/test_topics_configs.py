@@ -146,6 +146,11 @@ def test_lags_that_contradict_each_other_are_refused() -> None:
         configs.parse(Settings(), {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}, {})
 
 
+def test_whole_number_between_control_characters_is_read() -> None:
+    """`strip` removes them, and `int` alone does not."""
+    assert configs.parse(Settings(), {"retention.ms": "\x1f7\x1f"}, {}) == {"retention.ms": "7"}
+
+
 @given(st.sampled_from(sorted(CONFIG_KEYS)), st.text(max_size=20))
 def test_parsed_config_value_is_stable_and_effective(name: str, value: str) -> None:
     try:
