@@ -36,6 +36,7 @@ Errors   of each:
 -- @include lib/now_ms
 -- @include lib/create_empty_group
 -- @include lib/is_overtaken
+-- @include lib/is_converted_epoch
 local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
 local lease_end, sent_at = tonumber(ARGV[3]), tonumber(ARGV[4])
 local lease_ended = lease_end > 0 and now >= lease_end
@@ -87,7 +88,9 @@ local function judge(group, generation, member_id, instance)
   end
   local record = call("HGET", group.members, member_id)
   if not record then return unknown_member(group) end
-  if generation ~= group.generation then return ERROR.ILLEGAL_GENERATION end
+  if generation ~= group.generation and not is_converted_epoch(group.state, record, generation) then
+    return ERROR.ILLEGAL_GENERATION
+  end
   if group.state == STATE.COMPLETING then return ERROR.REBALANCE_IN_PROGRESS end
   -- Never shorten a session: a parked member's lease may end later than its session.
   call("ZADD", group.sessions, "XX", "GT", now + string.match(record, MEMBER.SESSION_TIMEOUT), member_id)

@@ -28,7 +28,7 @@ ARGV[8]   its generation from now on
 ARGV[9]   1: every member has reached its target, so nobody needs to rejoin
 ARGV[10]  count of the decision's events; eight values of each follow
 ARGV[11...]  of each member: id, instance id ("" for none), client id, client host, name and version of its software,
-          session timeout, ms, rebalance timeout, ms, its protocols and their metadata, packed, its assignment
+          session timeout, ms, rebalance timeout, ms, its protocols and their metadata, packed, its assignment, its epoch
 Returns   {NONE, version}; run twice, the second run is STALE
 Errors    STALE  the group changed since it was read
 ]]
@@ -46,7 +46,7 @@ Errors    STALE  the group changed since it was read
 local group = load_group()
 local keys = group.keys
 local consumers, targets, consumer_sessions, revocations = KEYS[12], KEYS[13], KEYS[14], KEYS[15]
-local FIRST, PARTS = 11 + 8 * ARGV[10], 9
+local FIRST, PARTS = 11 + 8 * ARGV[10], 10
 
 local found = redis.call("HMGET", keys.group, "id", "version", "write_id")
 local is_same = (found[1] or "") == ARGV[5] and group.version == tonumber(ARGV[6]) and (found[3] or "") == ARGV[7]
@@ -59,12 +59,14 @@ local function write_events()
   end
 end
 
-local function add(id, instance_id, client_id, client_host, client_software, session_ms, rebalance_ms, packed, assignment)
+local function add(id, instance_id, client_id, client_host, client_software, session_ms, rebalance_ms, packed, assignment,
+  epoch)
   local member = { session_timeout_ms = tonumber(session_ms), rebalance_timeout_ms = tonumber(rebalance_ms), join_round = 0,
     sync_generation = group.generation, added_round = 0, join_by = 0, joined_at = group.now, join_generation = 0,
     join_token = "", told_leader = "", instance_id = instance_id, client_id = client_id, client_host = client_host,
     client_software = client_software, protocols = offers.names_of(packed),
-    metadata_bytes = #packed > METADATA.COUNTED_FROM and #packed or nil }
+    metadata_bytes = #packed > METADATA.COUNTED_FROM and #packed or nil,
+    converted_epoch = epoch ~= ARGV[8] and tonumber(epoch) or nil }
   redis.call("HSET", keys.members, id, member_record.pack(member))
   redis.call("HSET", keys.subscriptions, id, packed)
   redis.call("HSET", keys.assignments, id, assignment)

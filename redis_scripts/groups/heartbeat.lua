@@ -18,6 +18,7 @@ Errors   of each: EXPIRY_DUE             a deadline of its group has passed: the
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
+-- @include lib/is_converted_epoch
 local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
 
 local function due(deadline)
@@ -39,7 +40,9 @@ local function judge(group, hash, record, instances, at)
   local code = ARGV[at + 2] ~= "" and fenced(group, instances, ARGV[at], ARGV[at + 2])
   if code then return code end
   if not record then return unknown_member(group) end
-  if ARGV[at + 1] ~= hash[2] then return ERROR.ILLEGAL_GENERATION end
+  if ARGV[at + 1] ~= hash[2] and not is_converted_epoch(hash[1], record, ARGV[at + 1]) then
+    return ERROR.ILLEGAL_GENERATION
+  end
   return hash[1] == STATE.PREPARING and ERROR.REBALANCE_IN_PROGRESS or ERROR.NONE
 end
 

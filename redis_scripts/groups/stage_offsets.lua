@@ -30,6 +30,7 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
 -- @include lib/create_empty_group
 -- @include lib/note_unstable
 -- @include lib/member_epoch
+-- @include lib/is_converted_epoch
 local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local now = now_ms()
@@ -49,8 +50,9 @@ local function refuse_classic()
   end
   if tonumber(generation) < 0 then return member_id ~= "" and ERROR.ILLEGAL_GENERATION end
   if not state then return ERROR.GROUP_ID_NOT_FOUND end
-  if redis.call("HEXISTS", members, member_id) == 0 then return ERROR.UNKNOWN_MEMBER_ID end
-  return generation ~= current and ERROR.ILLEGAL_GENERATION
+  local record = redis.call("HGET", members, member_id)
+  if not record then return ERROR.UNKNOWN_MEMBER_ID end
+  return generation ~= current and not is_converted_epoch(state, record, generation) and ERROR.ILLEGAL_GENERATION
 end
 
 -- As for OffsetCommit, the instance id is not checked.

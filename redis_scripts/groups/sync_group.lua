@@ -38,6 +38,7 @@ Errors    {code} as the answer to a sync, after overdue deadlines were applied
 -- @include lib/load_group
 -- @include lib/deadlines
 -- @include lib/find_member
+-- @include lib/is_converted_epoch
 -- @include lib/note_synced
 -- @include lib/waiters
 -- @include lib/finish
@@ -68,8 +69,9 @@ end
 local function enter(member_id, instance_id, generation, protocol_type, protocol)
   local record, code = find_member(group, member_id, instance_id)
   if code then return { group.is_consumer and code == ERROR.UNKNOWN_MEMBER_ID and ERROR.OTHER_TYPE or code } end
-  generation = tonumber(generation)
-  if generation ~= group.generation then return { ERROR.ILLEGAL_GENERATION } end
+  if tonumber(generation) ~= group.generation and not is_converted_epoch(group.state, record, generation) then
+    return { ERROR.ILLEGAL_GENERATION }
+  end
   local type_fits = protocol_type == "" or protocol_type == "=" .. group.protocol_type
   if not type_fits or (protocol ~= "" and protocol ~= "=" .. group.protocol) then
     return { ERROR.INCONSISTENT_GROUP_PROTOCOL }

@@ -21,6 +21,7 @@ local function park(group, join, member_id, member)
   if not state.is_joined(group, member) then state.put(group, "joined_count", group.joined_count + 1) end
   member.join_round, member.join_generation, member.join_token = group.round, group.generation, join.token
   member.told_leader = ""
+  if member.converted_epoch then member.converted_epoch, member.about = nil, nil end
   redis.call("HSET", group.keys.members, member_id, member_record.pack(member))
   redis.call("HSET", group.keys.subscriptions, member_id, join.subscription)
   deadlines.set_session(group, member_id, lease_end(group, join, member))

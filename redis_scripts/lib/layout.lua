@@ -18,6 +18,7 @@ local MEMBER = {
   ADDED = '"added_round":%.0f,',
   JOIN_BY = '"join_by":(%d+)',
   ABOUT = '"instance_id":.*$',
+  CONVERTED = '"converted_epoch":%s,',
 }
 -- The record of a member by KIP-848 or KIP-1071.
 local CONSUMER = {

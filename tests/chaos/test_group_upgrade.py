@@ -1,10 +1,10 @@
 """A running group of 20 members changes from the classic protocol to KIP-848 and back, one member after the other.
 
 Ten members are Java's and ten librdkafka's. While records are produced, each member is replaced by one with the other
-protocol, as a rolling deployment does. No record is lost, no partition has two owners, and commits never go back. No
-record is read twice but at the last step back: as with Kafka, classic members whose generation is not the group's then
-lose their partitions, and read again what they had not committed. The classic members' assignor is `range`: brokers
-convert no group whose assignments carry user data, nor do Kafka's.
+protocol, as a rolling deployment does. No record is lost or read twice, no partition has two owners, and commits never
+go back. At Kafka, classic members whose generation is not the group's lose their partitions at the last step back, and
+read again what they had not committed. The classic members' assignor is `range`: brokers convert no group whose
+assignments carry user data, nor do Kafka's.
 
 The journals are kept in TIDEGATE_OUTSIDE_DIRECTORY where that is set.
 """
@@ -16,7 +16,9 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +26,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.cluster import Cluster
-from bench.jars import PeerUnavailable
+from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable
+from bench.kafka_peer import KafkaPeer
 from tests.chaos.test_outside_clients import acknowledged_of
+from tests.kit.history import CommittedFetch
 from tests.outside.client_group import TOPIC, Process
 from tests.outside.group_journals import Observer, Programs, StoredGroups, programs, read_by, wait_until
+from tests.outside.history import GroupHistory
 from tests.support.broker_logs import complaints, tracebacks
 
 GROUP: Final = "upgraded"
@@ -72,35 +77,42 @@ def replace_all(members: Programs, protocol: str, rng: random.Random) -> None:
     wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(1_200)
-def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_path: Path) -> None:
-    directory = Path(os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY") or tmp_path)
-    directory.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        cluster = stack.enter_context(Cluster(brokers=3))
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
-        try:
-            members = stack.enter_context(programs(directory, cluster.bootstrap, TOPIC, LIBRARIES))
-        except PeerUnavailable as reason:
-            pytest.skip(str(reason))
-        arguments = ["librdkafka", TOPIC, str(PARTITIONS), cluster.bootstrap, str(directory / "writer.jsonl")]
-        writing = Process(directory, "writer", [sys.executable, "-m", "tests.outside.writer", *arguments])
-        stack.callback(writing.kill)
-        observer, stored = Observer(cluster.bootstrap, GROUP, PARTITIONS), StoredGroups(cluster.redis_url)
-        stack.enter_context(observer.observing())
+@dataclass(slots=True)
+class Change:
+    """What a running group that changed its protocol and changed it back saw."""
+
+    members: Programs
+    took_s: list[float]
+    acknowledged: dict[tuple[int, int], str]
+    fetched: list[CommittedFetch]
+
+
+def change_and_return(
+    stack: ExitStack, directory: Path, bootstrap: str, type_of: Callable[[str], str], rng: random.Random
+) -> Change:
+    """Run a group that changes to KIP-848 and back while records are produced; all members have left afterwards."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+    try:
+        members = stack.enter_context(programs(directory, bootstrap, TOPIC, LIBRARIES))
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    arguments = ["librdkafka", TOPIC, str(PARTITIONS), bootstrap, str(directory / "writer.jsonl")]
+    writing = Process(directory, "writer", [sys.executable, "-m", "tests.outside.writer", *arguments])
+    stack.callback(writing.kill)
+    observer = Observer(bootstrap, GROUP, PARTITIONS)
+    with observer.observing():
         for number in range(MEMBERS):
             members.join(LIBRARIES[number % 2], "classic", GROUP)
         wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
-        assert stored.type_of(GROUP) == "classic"
+        assert type_of(GROUP) == "classic"
 
         took_s = []
         for protocol in ("consumer", "classic"):
             began_s = time.monotonic()
             replace_all(members, protocol, rng)
             took_s.append(time.monotonic() - began_s)
-            assert stored.type_of(GROUP) == protocol
+            assert type_of(GROUP) == protocol
             if protocol == "consumer":
                 assert not read_twice(members)
                 assert not lost_partitions(members)
@@ -112,20 +124,65 @@ def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_pat
             lambda: (members.died(), sorted(acknowledged.keys() - read_by(members, GROUP))[:10]),
         )  # fmt: skip
         members.end()
-        history = members.consumer_history(GROUP, stored.removed(GROUP))
-        history.observe(observer.fetched)
+    return Change(members, took_s, acknowledged, observer.fetched)
+
+
+def reported(change: Change, history: GroupHistory) -> str:
+    """The figures of a run."""
+    again = history.counts["records read"] - len(history.values)
+    refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
+    return (
+        f"{MEMBERS} members to KIP-848 in {change.took_s[0]:.0f} s, back in {change.took_s[1]:.0f} s; "
+        f"{len(change.acknowledged)} records acknowledged, {len(history.values)} read, {again} twice; "
+        f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
+        f"{history.counts['lost']} assignments lost"
+    )
+
+
+def directory_of(name: str, tmp_path: Path) -> Path:
+    """Where the journals of a run are."""
+    kept = os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY")
+    directory = Path(kept) / name if kept else tmp_path
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(brokers=3))
+        stored = StoredGroups(cluster.redis_url)
+        change = change_and_return(stack, directory_of("upgrade", tmp_path), cluster.bootstrap, stored.type_of, rng)
+        history = change.members.consumer_history(GROUP, stored.removed(GROUP))
+        history.observe(change.fetched)
         events = Counter(event["kind"] for event in stored.events(GROUP))
-        again = history.counts["records read"] - len(history.values)
-        refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
-        print(
-            f"{MEMBERS} members to KIP-848 in {took_s[0]:.0f} s, back in {took_s[1]:.0f} s; "
-            f"{len(acknowledged)} records acknowledged, {len(history.values)} read, {again} twice; "
-            f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
-            f"{history.counts['lost']} assignments lost; events {dict(events)}"
-        )
-        wrong = [*map(str, members.died()), *history.violations(acknowledged)]
+        print(f"{reported(change, history)}; events {dict(events)}")
+        wrong = [*map(str, change.members.died()), *history.violations(change.acknowledged)]
         assert not wrong, f"{len(wrong)}:\n" + "\n".join(wrong[:20])
-        assert {partition for partition, _ in read_twice(members)} <= lost_partitions(members)
+        assert not lost_partitions(change.members)
+        assert not read_twice(change.members)
         assert events["member_expired"] == 0
         assert not tracebacks(cluster)
         assert complaints(cluster) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+def test_the_same_group_at_kafka(rng: random.Random, tmp_path: Path) -> None:
+    """No record is lost there either; how many are read twice is reported."""
+    with ExitStack() as stack:
+        try:
+            kafka = stack.enter_context(KafkaPeer(version=NEWEST_KAFKA_VERSION))
+        except PeerUnavailable as reason:
+            pytest.skip(str(reason))
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
+
+        def type_of(group: str) -> str:
+            (found,) = [one for one in admin.list_consumer_groups().result(30).valid if one.group_id == group]
+            return str(found.type.name).lower()
+
+        change = change_and_return(stack, directory_of("upgrade-kafka", tmp_path), kafka.bootstrap, type_of, rng)
+        history = change.members.consumer_history(GROUP, {})
+        print(f"Kafka {NEWEST_KAFKA_VERSION}: {reported(change, history)}")
+        assert {partition for partition, _ in read_twice(change.members)} <= lost_partitions(change.members)

@@ -92,21 +92,23 @@ MUTATIONS: Final = (
         "sync accepted at a stale generation",
         (
             InScript(
-                "groups/sync_group", "if generation ~= group.generation then", "if generation > group.generation then"
+                "groups/sync_group",
+                "if tonumber(generation) ~= group.generation and",
+                "if tonumber(generation) > group.generation and",
             ),
         ),
     ),
     Mutation(
         "heartbeat accepted at a stale generation",
-        (InScript("groups/heartbeat", "if ARGV[at + 1] ~= hash[2] then return ERROR.ILLEGAL_GENERATION end", ""),),
+        (InScript("groups/heartbeat", "if ARGV[at + 1] ~= hash[2] and not", "if false and not"),),
     ),
     Mutation(
         "commit without the generation check",
         (
             InScript(
                 "groups/commit_offsets",
-                "if generation ~= group.generation then return ERROR.ILLEGAL_GENERATION end",
-                "",
+                "if generation ~= group.generation and not",
+                "if false and not",
             ),
         ),
     ),

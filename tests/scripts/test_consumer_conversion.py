@@ -143,9 +143,41 @@ async def test_scenario_58_the_last_consumer_is_silent(valkey: ValkeyServer) -> 
 
         await eventually(is_classic)
         assert await a.heartbeat() is REBALANCE
-        assert await b.heartbeat() is ILLEGAL  # it never reached the consumer's epoch
+        assert await b.heartbeat() is REBALANCE  # Kafka: ILLEGAL_GENERATION, for it never reached the consumer's epoch
+        assert await b.commit("t4", {2: 6}) == {2: NONE}
+        assert (await b.sync()).error_code is REBALANCE
         joined = await asyncio.gather(a.join(), b.join())
         assert {one.generation_id for one in joined} == {n.member_epoch + 1}
+
+
+async def test_downgrade_a_member_behind_may_name_its_epoch_until_it_rejoins(wire: Wire) -> None:
+    a, b = await classic_group(wire)
+    n = await wire.join("n", "t4")
+    assert await rejoin(a) == (NONE, n.member_epoch, [0, 1])
+    behind = b.generation
+    assert behind < n.member_epoch
+    assert code(await wire.heartbeat("n", -1)) == "NONE"
+    assert await listed(wire) == ("classic", "PreparingRebalance")
+    assert await b.commit("t4", {2: 5}) == {2: NONE}
+    assert await b.committed("t4", [2]) == {2: 5}
+    for wrong in (behind - 1, behind + 2):
+        b.generation = wrong
+        assert (await b.heartbeat(), await b.commit("t4", {2: 4})) == (ILLEGAL, {2: ILLEGAL})
+    b.generation = behind
+    assert (await a.heartbeat(), await b.heartbeat()) == (REBALANCE, REBALANCE)
+
+    other = await wire.member(member_id=b.member_id, generation=behind)
+    again = asyncio.ensure_future(b.join())  # the group waits for `a`, but not for `b` any more
+
+    async def is_refused() -> bool:
+        return await other.heartbeat() is ILLEGAL
+
+    await eventually(is_refused)
+    assert await other.commit("t4", {2: 4}) == {2: ILLEGAL}
+    assert (await other.sync()).error_code is ILLEGAL
+    joined = [await a.join(), await again]
+    assert {one.generation_id for one in joined} == {n.member_epoch + 1}
+    assert await b.committed("t4", [2]) == {2: 5}
 
 
 async def test_scenario_59_what_hinders_an_upgrade(wire: Wire) -> None:

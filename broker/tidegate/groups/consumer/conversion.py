@@ -187,7 +187,8 @@ def must_downgrade(group: ConsumerGroup, policy: MigrationPolicy) -> bool:
 def downgrade_args(base: ConsumerGroup, group: ConsumerGroup, topics: Topics, blobs: MetadataCodec) -> list[Arg]:
     """The arguments of `groups/downgrade_group` behind the identity of the group that was decided on.
 
-    The generation is the group epoch before the last consumer left: the members' own, unless they have to catch up.
+    The generation is the group epoch before the last consumer left: the members' own, unless they have to catch up. A
+    member that has to may name its epoch until it rejoins, so it can commit what it read (`lib/is_converted_epoch`).
     """
     generation = max(base.epoch, *(member.epoch for member in group.members.values()))
     args: list[Arg] = [generation, int(group.state == "Stable"), len(group.events)]
@@ -198,5 +199,5 @@ def downgrade_args(base: ConsumerGroup, group: ConsumerGroup, topics: Topics, bl
         assigned = by_name(member.assigned, topics)
         args += (member_id, member.instance_id or "", member.client_id, member.client_host, member.client_software)
         args += (member.classic.session_timeout_ms, member.rebalance_timeout_ms)
-        args += (pack_protocols(member.classic.protocols), blobs.write_assignment(assigned))
+        args += (pack_protocols(member.classic.protocols), blobs.write_assignment(assigned), member.epoch)
     return args
