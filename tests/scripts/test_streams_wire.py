@@ -28,7 +28,7 @@ class Streams:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
 
-    async def heartbeat(self, member: str, epoch: int, **fields: Any) -> Any:
+    async def heartbeat(self, member: str, epoch: int, version: int = 1, **fields: Any) -> Any:
         values: dict[str, Any] = {
             "group_id": self.wire.group,
             "member_id": member,
@@ -41,7 +41,7 @@ class Streams:
             **fields,
         }
         timeout = timedelta(milliseconds=values.pop("rebalance_timeout_ms", -1))
-        return await self.wire.ask(HEARTBEAT, 0, rebalance_timeout=timeout, **values)
+        return await self.wire.ask(HEARTBEAT, version, rebalance_timeout=timeout, **values)
 
     async def join(self, member: str, topology: Any = None, **fields: Any) -> Any:
         values = {
@@ -56,9 +56,9 @@ class Streams:
     async def own(self, member: str, epoch: int, *indexes: int) -> Any:
         return await self.heartbeat(member, epoch, **{**OWNS_NOTHING, "active_tasks": tasks(*indexes)})
 
-    async def describe(self) -> Any:
-        answer = await self.wire.ask(DESCRIBE, 0, group_ids=(self.wire.group,), include_authorized_operations=False)
-        return answer.groups[0]
+    async def describe(self, version: int = 1, **fields: Any) -> Any:
+        values = {"group_ids": (self.wire.group,), "include_authorized_operations": False, **fields}
+        return (await self.wire.ask(DESCRIBE, version, **values)).groups[0]
 
     async def configure(self, **values: str) -> None:
         stored = {f"streams.{name.replace('_', '.')}": value for name, value in values.items()}
@@ -258,7 +258,7 @@ async def test_scenario_16_descriptions_of_topologies_are_not_listed(streams: St
     versions = await streams.wire.ask(18, 3, client_software_name="t", client_software_version="1")
 
     listed = {one.api_key: (one.min_version, one.max_version) for one in versions.api_keys}
-    assert listed[HEARTBEAT] == listed[DESCRIBE] == (0, 0)
+    assert listed[HEARTBEAT] == listed[DESCRIBE] == (0, 1)
     assert 93 not in listed
 
 
@@ -419,6 +419,29 @@ async def test_large_group_is_decided_on_beside_the_event_loop(
     assert {one.member_id for one in (await streams.describe()).members} == {"a", "b", "c"}
     assert threads[0] is threading.main_thread()
     assert threads[-1] is not threading.main_thread()
+
+
+async def test_versions_of_heartbeat_and_describe(streams: Streams) -> None:
+    first = await streams.join("a", version=0)
+    assert (first.acceptable_recovery_lag, active(first)) == (0, [0, 1, 2, 3])
+    assert (await streams.heartbeat("b", 1, version=0)).acceptable_recovery_lag == 0
+    second = await streams.heartbeat("a", first.member_epoch)
+    assert (second.acceptable_recovery_lag, second.topology_description_required) == (10_000, False)
+    assert second.task_offset_interval == first.task_offset_interval == timedelta(minutes=1)
+    await streams.join("b")
+    left = await streams.heartbeat("b", -1)
+    assert (code(left), left.acceptable_recovery_lag) == ("NONE", -1)
+    refused = await streams.heartbeat("b", 1)
+    assert (code(refused), refused.acceptable_recovery_lag) == ("UNKNOWN_MEMBER_ID", -1)
+
+    described = await streams.describe()
+    assert (described.assignor_name, described.topology_description_status) == ("sticky", 0)
+    asked = await streams.describe(include_topology_description=True)
+    assert (asked.topology_description, asked.topology_description_status) == (None, 1)
+    assert (await streams.describe(version=0)).members == described.members
+    streams.wire.group = "nobody"
+    missing = await streams.describe(include_topology_description=True)
+    assert (code(missing), missing.assignor_name) == ("GROUP_ID_NOT_FOUND", None)
 
 
 async def test_member_that_knows_no_endpoints_is_given_an_empty_list(streams: Streams) -> None:

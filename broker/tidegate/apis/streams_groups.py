@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 from kio.schema.streams_group_describe.v0 import response as describing
 from kio.schema.streams_group_heartbeat.v0 import response as beating
-from kio.static.primitive import i8, i16, i32, i32Timedelta, u16
+from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
@@ -23,6 +23,7 @@ from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, Kaf
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS
 from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
 from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.streams.assignor import STICKY
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 from tidegate.groups.streams.model import (
     NO_TASKS,
@@ -36,66 +37,56 @@ from tidegate.groups.streams.model import (
 from tidegate.groups.streams.topology import InternalTopic, Subtopology, Topology, check
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.protocol.error_shapes import NO_TIME
+from tidegate.protocol.newer_schemas import streams_group_describe_v1 as describing_v1
+from tidegate.protocol.newer_schemas.streams_group_heartbeat_v1 import StreamsGroupHeartbeatResponse
 from tidegate.security.acls import Operation
 from tidegate.topics import names
 
 if TYPE_CHECKING:
-    from kio.schema.streams_group_describe.v0.request import StreamsGroupDescribeRequest
     from kio.schema.streams_group_heartbeat.v0 import request as asked
     from kio.schema.types import GroupId
+
+    from tidegate.protocol.newer_schemas.streams_group_heartbeat_v1 import StreamsGroupHeartbeatRequest
 
 TOPOLOGY_NAMES_MAX: Final = 1 << 20
 """Characters of the names and configs of one topology."""
 _TASK_OFFSET_INTERVAL: Final = i32Timedelta.parse(timedelta(minutes=1))
 """How often a member may report the offsets of its tasks, which no assignment depends on."""
+_LEGACY_RECOVERY_LAG, _NO_RECOVERY_LAG, _RECOVERY_LAG = i64(0), i64(-1), i64(10_000)
+"""Offsets that a warm-up task may be behind, which no assignment depends on: in v0, for a member that leaves, else."""
 _MS: Final = timedelta(milliseconds=1)
 _NO_EPOCH: Final = i32(0)
+_NOT_STORED: Final = i8(1)
 
 
-@api(
-    ApiKey.STREAMS_GROUP_HEARTBEAT,
-    first=0,
-    last=0,
-    error=at_top(
-        member_id="",
-        member_epoch=0,
-        heartbeat_interval=NO_TIME,
-        acceptable_recovery_lag=0,
-        task_offset_interval=NO_TIME,
-        status=(),
-        active_tasks=None,
-        standby_tasks=None,
-        warmup_tasks=None,
-        endpoint_information_epoch=0,
-        partitions_by_user_endpoint=None,
-    ),
-)
-async def heartbeat(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> beating.StreamsGroupHeartbeatResponse:
+@api(ApiKey.STREAMS_GROUP_HEARTBEAT, first=0, last=1, error=error_responses.streams_group_heartbeat)
+async def heartbeat(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
     """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
     entered, keys = _request(call, request), call.store.group_keys(call.org, request.group_id)
     if entered.member_epoch == JOIN_EPOCH:
         await group_creation.admit(call, keys)
     interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
     if interval_ms is None:
-        return _answered(await call.context.streams.run(keys, entered))
+        return _answered(call, await call.context.streams.run(keys, entered))
     interval_ms = interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
     endpoints = () if entered.endpoint_epoch else None  # groups with endpoints have no snapshots
     return _answered(
-        StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms, endpoints=endpoints)
+        call,
+        StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms, endpoints=endpoints),
     )
 
 
-def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
+def _answered(call: Call, answer: StreamsAnswer) -> StreamsGroupHeartbeatResponse:
     tasks = answer.tasks
-    return beating.StreamsGroupHeartbeatResponse(
+    return StreamsGroupHeartbeatResponse(
         throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         member_id=answer.member_id,
         member_epoch=i32(answer.member_epoch),
         heartbeat_interval=i32Timedelta.parse(answer.heartbeat_interval_ms * _MS),
-        acceptable_recovery_lag=i32(0),
         task_offset_interval=_TASK_OFFSET_INTERVAL if answer.member_epoch > 0 else NO_TIME,
+        acceptable_recovery_lag=_recovery_lag(call.version, answer.member_epoch),
         status=tuple(
             beating.Status(status_code=i8(int(code)), status_detail=detail) for code, detail in answer.statuses
         ),
@@ -105,6 +96,12 @@ def _answered(answer: StreamsAnswer) -> beating.StreamsGroupHeartbeatResponse:
         endpoint_information_epoch=i32(answer.endpoint_epoch),
         partitions_by_user_endpoint=None if answer.endpoints is None else tuple(map(_of_endpoint, answer.endpoints)),
     )
+
+
+def _recovery_lag(version: int, member_epoch: int) -> i64:
+    if version == 0:
+        return _LEGACY_RECOVERY_LAG
+    return _RECOVERY_LAG if member_epoch > 0 else _NO_RECOVERY_LAG
 
 
 def _task_ids(of: type[Any], tasks: Partitions) -> tuple[Any, ...]:
@@ -132,7 +129,7 @@ def _topic_partitions(found: Mapping[str, Iterable[int]]) -> tuple[beating.Topic
 # -- the request
 
 
-def _request(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> StreamsHeartbeat:
+def _request(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsHeartbeat:
     """The validated request, in the order of Kafka's checks. Raises the KafkaError of the first that fails."""
     for name, value in (
         ("member id", request.member_id),
@@ -172,7 +169,7 @@ def _request(call: Call, request: asked.StreamsGroupHeartbeatRequest) -> Streams
     )
 
 
-def _check_join(request: asked.StreamsGroupHeartbeatRequest) -> None:
+def _check_join(request: StreamsGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout // _MS == -1:
         raise InvalidRequest("a join needs a rebalance timeout")
     for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
@@ -182,7 +179,7 @@ def _check_join(request: asked.StreamsGroupHeartbeatRequest) -> None:
         raise InvalidRequest("a join needs a topology")
 
 
-def _owned(request: asked.StreamsGroupHeartbeatRequest) -> Tasks | None:
+def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
     sent = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
     given = [tasks for tasks in sent if tasks is not None]
     if not given:
@@ -245,8 +242,10 @@ def _internal(sent: asked.TopicInfo) -> InternalTopic:
 # -- StreamsGroupDescribe
 
 
-@api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=0, error=error_responses.describe_streams_groups)
-async def describe(call: Call, request: StreamsGroupDescribeRequest) -> describing.StreamsGroupDescribeResponse:
+@api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_streams_groups)
+async def describe(
+    call: Call, request: describing_v1.StreamsGroupDescribeRequest
+) -> describing_v1.StreamsGroupDescribeResponse:
     """Describe streams groups, their topologies and members; each group succeeds or fails by itself."""
     groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
     if request.include_authorized_operations:
@@ -254,10 +253,12 @@ async def describe(call: Call, request: StreamsGroupDescribeRequest) -> describi
             replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
             for group in groups
         ]
-    return describing.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=tuple(groups))
+    if request.include_topology_description:  # clients are never asked for one
+        groups = [replace(group, topology_description_status=_NOT_STORED) for group in groups]
+    return describing_v1.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=tuple(groups))
 
 
-async def _describe(call: Call, group_id: GroupId) -> describing.DescribedGroup:
+async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGroup:
     try:
         if not group_id:
             raise InvalidGroupId
@@ -270,7 +271,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing.DescribedGroup:
         if not all(may(call, Operation.DESCRIBE, name) for name in read):
             raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     except KafkaError as error:
-        return describing.DescribedGroup(
+        return describing_v1.DescribedGroup(
             error_code=error.code,
             error_message=error.message,
             group_id=group_id,
@@ -279,7 +280,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing.DescribedGroup:
             assignment_epoch=_NO_EPOCH,
             members=(),
         )
-    return describing.DescribedGroup(
+    return describing_v1.DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
         group_state=group.state,
@@ -287,6 +288,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing.DescribedGroup:
         assignment_epoch=i32(group.target_epoch),
         topology=None if group.topology is None else _described_topology(group, group.topology),
         members=tuple(_member(group, one) for _, one in sorted(group.members.items())),
+        assignor_name=STICKY,
     )
 
 

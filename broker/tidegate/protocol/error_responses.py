@@ -146,7 +146,29 @@ def _describe_assigned_groups(**values: Any) -> Callable[[Any, ErrorCode], Any]:
 
 
 describe_consumer_groups = _describe_assigned_groups(assignor_name="")
-describe_streams_groups = _describe_assigned_groups(topology=None)
+describe_streams_groups = _describe_assigned_groups(
+    topology=None, topology_description=None, topology_description_status=0, assignor_name=None
+)
+
+
+def streams_group_heartbeat(request: Any, code: ErrorCode) -> Any:
+    return Fields(
+        throttle_time=NO_TIME,
+        error_code=code,
+        error_message=None,
+        member_id="",
+        member_epoch=0,
+        heartbeat_interval=NO_TIME,
+        task_offset_interval=NO_TIME,
+        acceptable_recovery_lag=-1 if request.__version__ > 0 else 0,
+        status=(),
+        active_tasks=None,
+        standby_tasks=None,
+        warmup_tasks=None,
+        topology_description_required=False,
+        endpoint_information_epoch=0,
+        partitions_by_user_endpoint=None,
+    )
 
 
 def create_topics(request: Any, code: ErrorCode) -> Any:

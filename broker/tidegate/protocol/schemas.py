@@ -15,6 +15,8 @@ NEWER: Final = {
     (ApiKey.API_VERSIONS, 5): "api_versions_v5:ApiVersions",
     (ApiKey.TXN_OFFSET_COMMIT, 6): "txn_offset_commit_v6:TxnOffsetCommit",
     (ApiKey.DELETE_GROUPS, 3): "delete_groups_v3:DeleteGroups",
+    (ApiKey.STREAMS_GROUP_HEARTBEAT, 1): "streams_group_heartbeat_v1:StreamsGroupHeartbeat",
+    (ApiKey.STREAMS_GROUP_DESCRIBE, 1): "streams_group_describe_v1:StreamsGroupDescribe",
 }
 """API key and version -> module and the name before `Request` and `Response`."""
 

@@ -52,7 +52,10 @@ async def streams_conversation(talk: Conversation) -> None:
     for _ in range(chance.randint(*_STEPS)):
         await _step(talk, chance.choice(threads))
         if chance.random() < 0.3:
-            await talk.ask(89, 0, group_ids=(talk.group,), include_authorized_operations=chance.random() < 0.5)
+            await talk.ask(
+                89, chance.choice((0, 1)), group_ids=(talk.group,), include_authorized_operations=chance.random() < 0.5,
+                include_topology_description=chance.random() < 0.5,
+            )  # fmt: skip
 
 
 async def _step(talk: Conversation, thread: Thread) -> None:
@@ -95,7 +98,7 @@ def _topology(epoch: int = 0) -> dict[str, Any]:
 
 async def _heartbeat(talk: Conversation, thread: Thread, epoch: int, note: str = "", **fields: Any) -> Any:
     values = {"member_id": thread.name, "member_epoch": epoch, **_UNCHANGED, **fields}
-    answer = await talk.ask(88, 0, thread.name, note, **values)
+    answer = await talk.ask(88, talk.chance.choice((0, 1)), thread.name, note, **values)
     if epoch in (0, thread.epoch):
         thread.follow(talk.last)
     return answer
