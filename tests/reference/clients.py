@@ -199,8 +199,8 @@ are killed (`make test SUITE=outside`).
 A running group changes from `classic` to `consumer` and back member by member (`tests/chaos/test_group_upgrade.py`). As
 in Kafka, a classic group whose assignments carry user data is not converted: members that join with the other protocol
 get GROUP_ID_NOT_FOUND. So it was for `cooperative-sticky` with members of Java and librdkafka; `range` works. When the
-last member of KIP-848 leaves, classic members whose generation is not the group's get ILLEGAL_GENERATION: they lose
-their partitions for one rebalance and read again what they had not committed.
+last member of KIP-848 leaves, classic members that had not reached the group's epoch may name their own until they have
+rejoined, so they commit what they read; Kafka answers ILLEGAL_GENERATION, and they read it again.
 
 Authentication over TLS is tried with librdkafka, aiokafka, kafka-python, Java, franz-go, sarama and KafkaJS
 (`tests/conformance/test_client_logins.py`): PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and client certificates;
