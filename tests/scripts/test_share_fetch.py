@@ -137,6 +137,17 @@ async def test_scenario_18_close_with_acknowledgements_releases_the_rest(shares:
     assert await a.fetch(0) == "4-5x3"
 
 
+async def test_close_answers_the_lock_duration_of_the_group(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    await shares.configure(share_record_lock_duration_ms="2000")
+    await shares.produce(1)
+
+    assert await a.fetch(0) == "0-0x1"
+    assert a.lock_ms == 2_000
+    assert await a.fetch(-1) == ""
+    assert a.lock_ms == 2_000
+
+
 async def test_scenario_19_leaving_keeps_locks_and_session(shares: ShareWorld) -> None:
     a, b = await reading(shares, "a", "b")
     await shares.produce(3)

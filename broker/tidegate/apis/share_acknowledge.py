@@ -10,7 +10,15 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
-from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, member_of, named
+from tidegate.apis.share_sessions import (
+    acknowledge,
+    close_session,
+    code_of,
+    follow_connection,
+    lock_duration,
+    member_of,
+    named,
+)
 from tidegate.errors import KafkaError
 from tidegate.groups.share.errors import InvalidShareSessionEpoch
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
@@ -44,10 +52,10 @@ def share_acknowledge(call: Call, request: ShareAcknowledgeRequest) -> None:
 
 async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: ShareSession) -> None:
     try:
-        results, lock_ms = await acknowledge(call, session, named(request), request.is_renew_ack)
+        results = await acknowledge(call, session, named(request), request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
             await close_session(call, session)
-        response = _response(call, results, lock_ms)
+        response = _response(results, lock_duration(call, session))
     except Exception as error:
         if not isinstance(error, KafkaError):
             logger.exception("request_failed", api="share_acknowledge", version=call.version)
@@ -55,7 +63,7 @@ async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: Sh
     call.reply(codec.encode(ApiKey.SHARE_ACKNOWLEDGE, call.version, response))
 
 
-def _response(call: Call, results: dict[SharePartition, KafkaError | None], lock_ms: int) -> Any:
+def _response(results: dict[SharePartition, KafkaError | None], lock_ms: int) -> Any:
     topics: dict[Any, list[Any]] = {}
     for partition, error in results.items():
         topics.setdefault(partition.topic_id, []).append(
@@ -66,7 +74,6 @@ def _response(call: Call, results: dict[SharePartition, KafkaError | None], lock
                 current_leader=Fields(leader_id=-1, leader_epoch=-1),
             )
         )
-    lock_ms = lock_ms or call.context.settings.group_share_record_lock_duration_ms
     return Fields(
         throttle_time=NO_TIME,
         error_code=ErrorCode.none,

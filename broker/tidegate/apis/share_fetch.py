@@ -17,7 +17,15 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
-from tidegate.apis.share_sessions import acknowledge, close_session, code_of, follow_connection, member_of, named
+from tidegate.apis.share_sessions import (
+    acknowledge,
+    close_session,
+    code_of,
+    follow_connection,
+    lock_duration,
+    member_of,
+    named,
+)
 from tidegate.errors import InvalidRequest, KafkaError
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ReadPartition, SharePartition, ShareSession
 from tidegate.protocol import codec, error_responses
@@ -111,7 +119,7 @@ class ShareFetching:
         call, request = self._call, self._request
         try:
             asked = [(partition, batches) for partition, batches in named(request) if batches]
-            acknowledged, lock_ms = await acknowledge(call, self._session, asked, request.is_renew_ack)
+            acknowledged = await acknowledge(call, self._session, asked, request.is_renew_ack)
             results: dict[SharePartition, SharePartitionData] = {}
             if request.share_session_epoch == FINAL_EPOCH:
                 await close_session(call, self._session)
@@ -119,8 +127,8 @@ class ShareFetching:
                 reading = self._new_reading()
                 self.partitions = frozenset(reading.order)
                 await self._read_or_wait(reading)
-                results, lock_ms = reading.results, reading.lock_ms or lock_ms
-            self._reply(results, acknowledged, lock_ms)
+                results = reading.results
+            self._reply(results, acknowledged)
         except Exception as error:
             if not isinstance(error, KafkaError):
                 logger.exception("request_failed", api="share_fetch", version=call.version)
@@ -204,7 +212,6 @@ class ShareFetching:
         self,
         results: dict[SharePartition, SharePartitionData],
         acknowledged: dict[SharePartition, KafkaError | None],
-        lock_ms: int,
     ) -> None:
         """Answer with what is new: records, errors, acknowledgements, and partitions that were added."""
         for partition, error in acknowledged.items():
@@ -216,7 +223,7 @@ class ShareFetching:
         topics: dict[bytes, list[SharePartitionData]] = {}
         for partition, result in results.items():
             topics.setdefault(partition.topic_id.bytes, []).append(result)
-        lock_ms = lock_ms or self._call.context.settings.group_share_record_lock_duration_ms
+        lock_ms = lock_duration(self._call, self._session)
         self._call.reply(share_fetch_response(ErrorCode.none.value, None, lock_ms, topics.items()))
 
     def _end(self) -> None:

@@ -54,7 +54,6 @@ class ShareReading:
         self.order = session.rotated()
         self.logs: dict[SharePartition, AnyLog] = {}
         self.results: dict[SharePartition, SharePartitionData] = {}
-        self.lock_ms = 0
         self.unlocks_in_ms = -1
         """Until the first lock expires that another member holds; -1 for none."""
 
@@ -117,7 +116,7 @@ class ShareReading:
             exact=self._exact,
             batch_size=self._batch_size,
         )
-        self.lock_ms = acquired.lock_ms
+        self._session.lock_ms = acquired.lock_ms
         self._taken += acquired.record_count
         self._is_full = self._is_full or acquired.is_full
         return acquired

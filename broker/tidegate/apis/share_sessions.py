@@ -87,8 +87,8 @@ async def find_topic(call: Call, partition: SharePartition) -> Topic:
 
 async def acknowledge(
     call: Call, session: ShareSession, asked: Iterable[tuple[SharePartition, Sequence[Acknowledgement]]], renews: bool
-) -> tuple[Acknowledged, int]:
-    """Apply acknowledgements; the outcome of each share-partition, and the lock duration in ms (0: not known)."""
+) -> Acknowledged:
+    """Apply acknowledgements; the outcome of each share-partition."""
     results: Acknowledged = {}
     valid: list[tuple[SharePartition, str, Sequence[Acknowledgement]]] = []
     for partition, batches in asked:
@@ -101,17 +101,16 @@ async def acknowledge(
             results[partition] = None
             found = session.partitions.get(partition)
             valid.append((partition, "" if found is None else found.epoch, batches))
-    lock_ms = 0
     if valid:
         records = call.context.shares.records
         try:
-            lock_ms, codes = await records.acknowledge(session.keys, session.member_id, valid)
+            session.lock_ms, codes = await records.acknowledge(session.keys, session.member_id, valid)
         except StoreUnavailable as error:
             results |= {partition: _storage_error(error) for partition, _, _ in valid}
         else:
             for (partition, _, _), code in zip(valid, codes, strict=True):
                 results[partition] = None if code == ErrorCode.none.value else from_code(code)
-    return results, lock_ms
+    return results
 
 
 def _storage_error(error: KafkaError) -> KafkaError:
@@ -123,6 +122,11 @@ def code_of(error: Exception) -> ErrorCode:
     if isinstance(error, StoreUnavailable):
         return ErrorCode.kafka_storage_error
     return error.code if isinstance(error, KafkaError) else ErrorCode.unknown_server_error
+
+
+def lock_duration(call: Call, session: ShareSession) -> int:
+    """How long its group's locks last, ms, as far as the session knows."""
+    return session.lock_ms or call.context.settings.group_share_record_lock_duration_ms
 
 
 async def close_session(call: Call, session: ShareSession) -> None:

@@ -58,6 +58,8 @@ class ShareSession:
     """Whether its connection was closed, so that nobody gets what is acquired from now on."""
     next_first: int = 0
     """Where the next fetch begins, so that no busy partition starves the others."""
+    lock_ms: int = 0
+    """The duration of the group's locks when a script last read it; 0 before."""
 
     def advance(self) -> None:
         """Expect the next epoch; after the largest one comes 1."""
