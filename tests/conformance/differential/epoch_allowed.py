@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tests.conformance.differential.deliveries import Place, acquired_by
 from tests.conformance.differential.observed import ABSENT, Allowed, Difference
+from tests.conformance.differential.threads import task_ids
 
 
 def find(difference: Difference) -> Allowed | None:
@@ -16,31 +18,19 @@ def _codes(difference: Difference) -> list[Any]:
     return [whole.get("error_code") for whole in difference.whole]
 
 
-def _acquired(difference: Difference) -> tuple[dict[tuple[int, int], int], dict[tuple[int, int], int]]:
+def _acquired(difference: Difference) -> tuple[dict[Place, int], dict[Place, int]]:
     """Delivery counts by partition and offset at both."""
-    kafka, tidegate = (
-        {
-            (partition["partition_index"], offset): one["delivery_count"]
-            for found in whole["responses"]
-            for partition in found["partitions"]
-            for one in partition["acquired_records"]
-            for offset in range(one["first_offset"], one["last_offset"] + 1)
-        }
-        for whole in difference.whole
-    )
+    kafka, tidegate = map(acquired_by, difference.whole)
     return kafka, tidegate
 
 
-def _gets_some(difference: Difference) -> bool:
-    """Whether Tidegate gave some of the records that Kafka gave."""
-    if difference.api != "ShareFetch" or _codes(difference) != ["none", "none"]:
-        return False
-    kafka, tidegate = _acquired(difference)
-    return len(kafka) > len(tidegate) > 0 and tidegate.items() <= kafka.items()
-
-
 def _few_records(difference: Difference) -> bool:
-    return difference.after == "few records" and _gets_some(difference)
+    """Whether Kafka gave more than were asked for, and Tidegate as many of them as were."""
+    if difference.api != "ShareFetch" or not difference.after or _codes(difference) != ["none", "none"]:
+        return False
+    asked = int(difference.after.split()[2])
+    kafka, tidegate = _acquired(difference)
+    return len(kafka) > asked == len(tidegate) and tidegate.items() <= kafka.items()
 
 
 def _batches_between(difference: Difference) -> bool:
@@ -60,37 +50,96 @@ def _initialisation(difference: Difference) -> bool:
 
 
 def _sharers(difference: Difference) -> bool:
-    return difference.api == "ShareGroupDescribe" and ".assignment." in difference.path
+    """Whether each member has as many partitions as at Kafka, and together they have the same."""
+    if difference.api != "ShareGroupDescribe" or ".assignment." not in difference.path:
+        return False
+    kafka, tidegate = (
+        {
+            member["member_id"]: {
+                (topic["topic_id"], index)
+                for topic in member["assignment"]["topic_partitions"]
+                for index in topic["partitions"]
+            }
+            for member in whole["groups"][0]["members"]
+        }
+        for whole in difference.whole
+    )
+    counts = [{name: len(some) for name, some in members.items()} for members in (kafka, tidegate)]
+    return counts[0] == counts[1] and set().union(*kafka.values()) == set().union(*tidegate.values())
 
 
 def _unwritten_start(difference: Difference) -> bool:
-    is_early = difference.path.endswith((".start_offset", ".lag")) and difference.kafka < difference.tidegate
-    return difference.api == "DescribeShareGroupOffsets" and is_early
-
-
-def _redelivered(difference: Difference) -> bool:
-    """Whether each gave other records of which some come again; those that both gave have the same counts."""
-    if difference.api != "ShareFetch" or _codes(difference) != ["none", "none"]:
+    """Whether Tidegate has the newest start offset and lag, and Kafka an older offset, or none yet."""
+    if difference.api != "DescribeShareGroupOffsets" or not difference.path.endswith((".start_offset", ".lag")):
         return False
-    kafka, tidegate = _acquired(difference)
-    is_again = any(count > 1 for count in (*kafka.values(), *tidegate.values()))
-    return is_again and all(kafka[one] == tidegate[one] for one in kafka.keys() & tidegate.keys())
-
-
-def _unreported(difference: Difference) -> bool:
-    kafka, tidegate = difference.whole
-    return (
-        difference.api == "StreamsGroupHeartbeat"
-        and _codes(difference) == ["none", "none"]
-        and "_tasks" in difference.path
-        and kafka["active_tasks"] is None
-        and tidegate["active_tasks"] is not None
-        and kafka["member_epoch"] == tidegate["member_epoch"]
+    kafka, tidegate = (
+        {
+            one["partition_index"]: one
+            for group in whole["groups"]
+            for topic in group["topics"]
+            for one in topic["partitions"]
+        }
+        for whole in difference.whole
+    )
+    return all(
+        (one["start_offset"], one["lag"]) == difference.known.progress(index)
+        and kafka[index]["start_offset"] <= one["start_offset"]
+        and (kafka[index]["lag"] == one["lag"] or kafka[index]["start_offset"] == -1)
+        for index, one in tidegate.items()
     )
 
 
+def _redelivered(difference: Difference) -> bool:
+    """Whether both gave only records that were due, each with its count, and Tidegate those at the lowest offsets."""
+    if difference.api != "ShareFetch" or _codes(difference) != ["none", "none"] or not difference.known.available:
+        return False
+    kafka, tidegate = difference.whole
+    known = difference.known
+    return known.may_give(kafka) and known.may_give(tidegate) and known.gives_the_lowest(tidegate)
+
+
+def _gives_tasks(difference: Difference) -> bool:
+    """Whether Tidegate gives tasks where Kafka has no news for the member."""
+    if difference.api != "StreamsGroupHeartbeat" or _codes(difference) != ["none", "none"]:
+        return False
+    kafka, tidegate = difference.whole
+    return kafka["active_tasks"] is None and tidegate["active_tasks"] is not None
+
+
+def _unreported(difference: Difference) -> bool:
+    """Whether the member reported other tasks than it has, and is given what it has."""
+    if not _gives_tasks(difference) or "_tasks" not in difference.path:
+        return False
+    kafka, tidegate = difference.whole
+    reported, given = difference.known.reported, task_ids(tidegate["active_tasks"])
+    is_alike = kafka["member_epoch"] == tidegate["member_epoch"] and reported is not None
+    return is_alike and given == difference.known.had != task_ids(reported)
+
+
+def _free_at_once(difference: Difference) -> bool:
+    """Whether the member is given what it reported, and tasks that nobody else has."""
+    if not _gives_tasks(difference) or "_tasks" not in difference.path:
+        return False
+    kafka, tidegate = difference.whole
+    reported, given = difference.known.reported, task_ids(tidegate["active_tasks"])
+    is_alike = kafka["member_epoch"] == tidegate["member_epoch"] and reported is not None
+    return is_alike and given > task_ids(reported) and difference.known.may_have("tidegate", tidegate)
+
+
 def _choice_of_tasks(difference: Difference) -> bool:
-    return difference.api == "StreamsGroupHeartbeat" and difference.path == "active_tasks"
+    """Whether both gave the member no more than its share, of tasks that nobody else has; or Kafka let it keep what it
+    reported, and Tidegate asked for one of them."""
+    if difference.api != "StreamsGroupHeartbeat" or _codes(difference) != ["none", "none"]:
+        return False
+    kafka, tidegate = difference.whole
+    known = difference.known
+    if _gives_tasks(difference):
+        asked_for_more = task_ids(tidegate["active_tasks"]) < task_ids(known.reported or ())
+        return asked_for_more and kafka["member_epoch"] > tidegate["member_epoch"]
+    if difference.path != "active_tasks" or kafka["active_tasks"] is None or tidegate["active_tasks"] is None:
+        return False
+    is_alike = kafka["member_epoch"] == tidegate["member_epoch"] and kafka["status"] == tidegate["status"] == []
+    return is_alike and known.may_have("kafka", kafka) and known.may_have("tidegate", tidegate)
 
 
 RULES: Final = (
@@ -141,6 +190,15 @@ RULES: Final = (
         "it gets its tasks again",
         "the answer that had them was lost",
         _unreported,
+    ),
+    Allowed(
+        "tasks that are free at once",
+        "StreamsGroupHeartbeat",
+        "a member that confirms a revocation gets those of its tasks that are its target again with its next heartbeat",
+        "with this one",
+        "nobody else has them, and the member waits no heartbeat interval for them",
+        _free_at_once,
+        lasts=True,
     ),
     Allowed(
         "choice of tasks",

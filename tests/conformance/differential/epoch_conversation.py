@@ -82,6 +82,8 @@ class Conversation:
         self.group = f"{kind}-{seed}-{uuid4().hex[:8]}"
         self.tally, self.found, self.allowed = Tally(), list[Difference](), Counter[str]()
         self.transcript: list[str] = []
+        self.known: Any = None
+        """What it knows of the group's state before each request, for allowed differences."""
         self.last: dict[str, Any] = {}
         """The last answer of each target, by its name."""
         self._clients: dict[str, tuple[RawClient, ...]] = {}
@@ -117,7 +119,9 @@ class Conversation:
         self.tally.answers[f"{api} v{version}"] += 1
         self.tally.cases.add((self.name.split()[0], api, _codes(kafka)))
         step, whole = self.tally.steps, (kafka, tidegate)
-        differences = [Difference(self.name, step, api, version, *values, note, whole=whole) for values in unlike]
+        differences = [
+            Difference(self.name, step, api, version, *values, note, whole=whole, known=self.known) for values in unlike
+        ]
         rules = [(one, epoch_allowed.find(one)) for one in differences]
         for rule in {rule for _, rule in rules if rule is not None}:
             self.allowed[rule.key] += 1

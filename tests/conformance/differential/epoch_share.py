@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tests.conformance.differential.deliveries import Deliveries
 from tests.conformance.differential.epoch_conversation import Conversation, Target, make_topics
 from tests.conformance.differential.messages import build_by_key
 from tests.support.logs import batch_bytes
@@ -15,6 +16,8 @@ from tests.support.wire import RawClient
 _STEPS: Final = (20, 45)
 _RECORDS_MAX: Final = 6
 _WAIT_MS: Final = 300
+_LOCK_MS: Final = "60000"
+"""Longer than a conversation."""
 _MANY: Final = 500
 _READY_S: Final = 60.0
 Batches = list[tuple[int, int, list[int]]]
@@ -30,20 +33,28 @@ class Worker:
     partition_count: int = 1
     session: int = 0
     held: dict[int, set[int]] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Its member epoch, by the target's name."""
 
 
 async def share_conversation(talk: Conversation) -> None:
     """Members fetch and acknowledge; at the end the start offsets and the lag are compared."""
     chance = talk.chance
-    await talk.configure(share_auto_offset_reset="earliest", share_delivery_count_limit=chance.choice("235"))
+    limit = chance.choice("235")
+    await talk.configure(
+        share_auto_offset_reset="earliest", share_delivery_count_limit=limit, share_record_lock_duration_ms=_LOCK_MS
+    )
     topic = f"{talk.group}-records"
     partition_count = chance.randint(1, 2)
+    talk.known = Deliveries(int(limit), dict.fromkeys(range(partition_count), 0))
     await make_topics(talk.targets, {topic: partition_count})
     workers = [Worker(f"worker-{number}", topic, partition_count) for number in range(chance.randint(2, 3))]
     for target in talk.targets:
         await _prepare(talk, target, workers)
     for _ in range(chance.randint(*_STEPS)):
         await _step(talk, chance.choice(workers))
+    for target in talk.targets:
+        await _reach_targets(talk, target, workers)
     await talk.ask(77, 1, group_ids=(talk.group,), include_authorized_operations=False)
     described = {"topic_name": topic, "partitions": tuple(range(partition_count))}
     await talk.ask(90, 1, groups=[{"group_id": talk.group, "topics": [described]}])
@@ -54,14 +65,7 @@ async def _prepare(talk: Conversation, target: Target, workers: list[Worker]) ->
     async with await RawClient.connect(target.addresses[0]) as client, asyncio.timeout(_READY_S):
         topic, partition_count = workers[0].topic, workers[0].partition_count
         for worker in workers:
-            epoch, assigned = 0, ()
-            while not assigned:
-                names = [topic] if epoch == 0 else None
-                join = {"group_id": talk.group, "member_id": worker.name, "member_epoch": epoch, "rack_id": None}
-                answer = await client.ask(build_by_key(76, 1, join | {"subscribed_topic_names": names}))
-                assert answer.error_code.name == "none", answer
-                epoch = answer.member_epoch
-                assigned = () if answer.assignment is None else answer.assignment.topic_partitions
+            while not await _heartbeat(talk, target, client, worker):
                 await asyncio.sleep(0.05)
         partitions = [{"partition_index": index, "acknowledgement_batches": []} for index in range(partition_count)]
         fetch = {
@@ -77,6 +81,27 @@ async def _prepare(talk: Conversation, target: Target, workers: list[Worker]) ->
         await client.ask(build_by_key(78, 1, fetch | {"share_session_epoch": -1, "topics": []}))
 
 
+async def _heartbeat(talk: Conversation, target: Target, client: RawClient, worker: Worker) -> bool:
+    """One heartbeat, or the join; whether the answer has partitions."""
+    epoch = worker.epochs.get(target.name, 0)
+    names = [worker.topic] if epoch == 0 else None
+    values = {"group_id": talk.group, "member_id": worker.name, "member_epoch": epoch, "rack_id": None}
+    answer = await client.ask(build_by_key(76, 1, values | {"subscribed_topic_names": names}))
+    assert answer.error_code.name == "none", answer
+    worker.epochs[target.name] = answer.member_epoch
+    return answer.assignment is not None and bool(answer.assignment.topic_partitions)
+
+
+async def _reach_targets(talk: Conversation, target: Target, workers: list[Worker]) -> None:
+    """Let each member have its partitions of the newest epoch: those that joined first have more of them until then."""
+    async with await RawClient.connect(target.addresses[0]) as client, asyncio.timeout(_READY_S):
+        epochs = None
+        while epochs is None or len(epochs) > 1:
+            for worker in workers:
+                await _heartbeat(talk, target, client, worker)
+            epochs = {worker.epochs[target.name] for worker in workers}
+
+
 async def _step(talk: Conversation, worker: Worker) -> None:
     chance = talk.chance
     if worker.session == 0:
@@ -84,11 +109,11 @@ async def _step(talk: Conversation, worker: Worker) -> None:
         return
     action = chance.choices(["produce", "fetch", "acknowledge", "odd", "close"], [3, 5, 5, 1.2, 0.4])[0]
     if action == "produce":
-        data = [
-            {"index": chance.randrange(worker.partition_count), "records": batch_bytes(chance.randint(1, _RECORDS_MAX))}
-        ]
+        index, count = chance.randrange(worker.partition_count), chance.randint(1, _RECORDS_MAX)
+        data = [{"index": index, "records": batch_bytes(count)}]
         topics = [{"name": worker.topic, "partition_data": data}]
         await talk.ask(0, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=topics)
+        talk.known.ends[index] += count
     elif action == "fetch":
         await _fetch(talk, worker)
     elif action == "acknowledge":
@@ -140,7 +165,7 @@ async def _fetch(talk: Conversation, worker: Worker, epoch: int | None = None) -
     """ShareFetch of all partitions. One that is full after a few records answers for one of them, in turn."""
     asked = worker.session if epoch is None else epoch
     max_records = talk.chance.choice((_MANY, _MANY, _MANY, 3, 1)) if worker.partition_count == 1 else _MANY
-    note = "" if max_records == _MANY else "few records"
+    note = "" if max_records == _MANY else f"at most {max_records} records"
     answer = await talk.ask(
         78, 1, worker.name, note, member_id=worker.name, share_session_epoch=asked, max_wait=_WAIT_MS, min_bytes=1,
         max_bytes=1 << 20, max_records=max_records, batch_size=100, forgotten_topics_data=[],
@@ -151,6 +176,8 @@ async def _fetch(talk: Conversation, worker: Worker, epoch: int | None = None) -
     worker.session = 0 if asked == -1 else asked + 1
     if asked == -1:
         worker.held.clear()
+        talk.known.close(worker.name)
+    talk.known.acquire(worker.name, answer)
     for one in (partition for found in answer["responses"] for partition in found["partitions"]):
         for records in one["acquired_records"]:
             held = worker.held.setdefault(one["partition_index"], set())
@@ -180,5 +207,9 @@ async def _acknowledge(
     worker.session = asked + 1
     for one in (partition for found in answer["responses"] for partition in found["partitions"]):
         if one["error_code"] == "none":
-            for first, last, _ in batches[one["partition_index"]]:
+            for first, last, kinds in batches[one["partition_index"]]:
+                if first <= last and len(kinds) == 1:
+                    offsets = range(first, last + 1)
+                    taken = [(one["partition_index"], offset) for offset in offsets]
+                    talk.known.acknowledge([(place, kinds[0]) for place in taken if place in talk.known.held])
                 worker.held.get(one["partition_index"], set()).difference_update(range(first, last + 1))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.conformance.differential.epoch_conversation import Conversation
+from tests.conformance.differential.epoch_conversation import Conversation, resolved
+from tests.conformance.differential.threads import NO_TASKS, Thread, Threads
 
 _STEPS: Final = (20, 45)
-_NO_TASKS: Final[dict[str, Any]] = {"active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
 _UNCHANGED: Final = {
     "endpoint_information_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": -1, "topology": None,
     "active_tasks": None, "standby_tasks": None, "warmup_tasks": None, "process_id": None, "user_endpoint": None,
@@ -17,38 +15,11 @@ _UNCHANGED: Final = {
 }  # fmt: skip
 
 
-@dataclass
-class Thread:
-    """A member, by the answers of Kafka."""
-
-    name: str
-    epoch: int = 0
-    previous_epoch: int = 0
-    owned: dict[str, list[Any]] = field(default_factory=dict)
-    """Its active tasks by the target's name: each chooses its own."""
-    is_in: bool = False
-
-    def follow(self, answers: Mapping[str, Any]) -> None:
-        """Do as each target says."""
-        kafka = answers["kafka"]
-        if kafka["error_code"] != "none":
-            return
-        if kafka["member_epoch"] != self.epoch:
-            self.previous_epoch, self.epoch = self.epoch, kafka["member_epoch"]
-        for name, answer in answers.items():
-            if answer["active_tasks"] is not None:
-                self.owned[name] = answer["active_tasks"]
-
-    @property
-    def tasks(self) -> dict[str, Any]:
-        """As a request names them."""
-        return _NO_TASKS | {"active_tasks": lambda target: self.owned.get(target.name, [])}
-
-
 async def streams_conversation(talk: Conversation) -> None:
     """Threads join an application, report, leave; an administrator describes the group."""
     chance = talk.chance
     threads = [Thread(f"thread-{number}") for number in range(chance.randint(1, 3))]  # each has as many of six tasks
+    talk.known = Threads(threads)
     for _ in range(chance.randint(*_STEPS)):
         await _step(talk, chance.choice(threads))
         if chance.random() < 0.3:
@@ -63,7 +34,7 @@ async def _step(talk: Conversation, thread: Thread) -> None:
     if not thread.is_in or chance.random() < 0.05:
         answer = await _heartbeat(
             talk, thread, 0, topology=_topology(), process_id=f"process-{thread.name}", rebalance_timeout=120_000,
-            client_tags=[], endpoint_information_epoch=-1, **_NO_TASKS,
+            client_tags=[], endpoint_information_epoch=-1, **NO_TASKS,
         )  # fmt: skip
         thread.is_in = answer["error_code"] == "none"
         return
@@ -76,7 +47,7 @@ async def _step(talk: Conversation, thread: Thread) -> None:
         epoch = thread.epoch + chance.choice((1, -1, -1, -2))
         if epoch > 0:
             note = "previous epoch" if epoch == thread.previous_epoch else ""
-            await _heartbeat(talk, thread, epoch, note, **chance.choice(({}, thread.tasks, _NO_TASKS)))
+            await _heartbeat(talk, thread, epoch, note, **chance.choice(({}, thread.tasks, NO_TASKS)))
     elif action == "leave":
         await _heartbeat(talk, thread, -1)
         thread.is_in, thread.owned, thread.epoch = False, {}, 0
@@ -98,8 +69,9 @@ def _topology(epoch: int = 0) -> dict[str, Any]:
 
 async def _heartbeat(talk: Conversation, thread: Thread, epoch: int, note: str = "", **fields: Any) -> Any:
     values = {"member_id": thread.name, "member_epoch": epoch, **_UNCHANGED, **fields}
+    talk.known.asking, talk.known.reported = thread, resolved(values["active_tasks"], talk.targets.tidegate)
     answer = await talk.ask(88, talk.chance.choice((0, 1)), thread.name, note, **values)
-    if epoch in (0, thread.epoch):
+    if epoch >= 0:
         thread.follow(talk.last)
     return answer
 
@@ -119,7 +91,7 @@ async def _commit(talk: Conversation, thread: Thread) -> None:
 async def _odd(talk: Conversation, thread: Thread) -> None:
     """A request that should be refused, mostly."""
     newcomer = Thread("newcomer")
-    join = {"process_id": "p", "rebalance_timeout": 120_000, "client_tags": [], **_NO_TASKS}
+    join = {"process_id": "p", "rebalance_timeout": 120_000, "client_tags": [], **NO_TASKS}
     await talk.chance.choice([
         lambda: _heartbeat(talk, Thread("stranger"), 3),
         lambda: _heartbeat(talk, thread, -3),

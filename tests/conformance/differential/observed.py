@@ -34,6 +34,8 @@ class Difference:
     """What the conversation knows of the group; allowed differences ask for it."""
     whole: tuple[Any, Any] = (None, None)
     """Both answers."""
+    known: Any = None
+    """What the conversation knows of the state before the request; allowed differences ask for it."""
 
     def __str__(self) -> str:
         where = f"{self.conversation}, step {self.step}: {self.api} v{self.version} {self.path or '(answer)'}"
