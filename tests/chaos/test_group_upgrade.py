@@ -11,7 +11,7 @@ The journals are kept in TIDEGATE_OUTSIDE_DIRECTORY where that is set.
 
 from __future__ import annotations
 
-import os
+import asyncio
 import random
 import sys
 import time
@@ -29,11 +29,12 @@ from bench.cluster import Cluster
 from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from tests.chaos.test_outside_clients import acknowledged_of
-from tests.kit.history import CommittedFetch
 from tests.outside.client_group import TOPIC, Process
 from tests.outside.group_journals import Observer, Programs, StoredGroups, programs, read_by, wait_until
 from tests.outside.history import GroupHistory
+from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
+from tests.support.wire import RawClient, request_type
 
 GROUP: Final = "upgraded"
 MEMBERS: Final = 20
@@ -41,6 +42,7 @@ PARTITIONS: Final = 40
 LIBRARIES: Final = ("java", "librdkafka")
 PACE_S: Final = 2.0
 WAIT_S: Final = 240.0
+LIST_GROUPS: Final = 16
 
 
 def owns_everything(members: Programs) -> bool:
@@ -84,7 +86,6 @@ class Change:
     members: Programs
     took_s: list[float]
     acknowledged: dict[tuple[int, int], str]
-    fetched: list[CommittedFetch]
 
 
 def change_and_return(
@@ -100,31 +101,29 @@ def change_and_return(
     arguments = ["librdkafka", TOPIC, str(PARTITIONS), bootstrap, str(directory / "writer.jsonl")]
     writing = Process(directory, "writer", [sys.executable, "-m", "tests.outside.writer", *arguments])
     stack.callback(writing.kill)
-    observer = Observer(bootstrap, GROUP, PARTITIONS)
-    with observer.observing():
-        for number in range(MEMBERS):
-            members.join(LIBRARIES[number % 2], "classic", GROUP)
-        wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
-        assert type_of(GROUP) == "classic"
+    for number in range(MEMBERS):
+        members.join(LIBRARIES[number % 2], "classic", GROUP)
+    wait_until(lambda: owns_everything(members), WAIT_S, lambda: (members.died(), members.owned(GROUP)))
+    assert type_of(GROUP) == "classic"
 
-        took_s = []
-        for protocol in ("consumer", "classic"):
-            began_s = time.monotonic()
-            replace_all(members, protocol, rng)
-            took_s.append(time.monotonic() - began_s)
-            assert type_of(GROUP) == protocol
-            if protocol == "consumer":
-                assert not read_twice(members)
-                assert not lost_partitions(members)
+    took_s = []
+    for protocol in ("consumer", "classic"):
+        began_s = time.monotonic()
+        replace_all(members, protocol, rng)
+        took_s.append(time.monotonic() - began_s)
+        assert type_of(GROUP) == protocol
+        if protocol == "consumer":
+            assert not read_twice(members)
+            assert not lost_partitions(members)
 
-        writing.stop()
-        acknowledged = acknowledged_of([writing])
-        wait_until(
-            lambda: not acknowledged.keys() - read_by(members, GROUP), WAIT_S,
-            lambda: (members.died(), sorted(acknowledged.keys() - read_by(members, GROUP))[:10]),
-        )  # fmt: skip
-        members.end()
-    return Change(members, took_s, acknowledged, observer.fetched)
+    writing.stop()
+    acknowledged = acknowledged_of([writing])
+    wait_until(
+        lambda: not acknowledged.keys() - read_by(members, GROUP), WAIT_S,
+        lambda: (members.died(), sorted(acknowledged.keys() - read_by(members, GROUP))[:10]),
+    )  # fmt: skip
+    members.end()
+    return Change(members, took_s, acknowledged)
 
 
 def reported(change: Change, history: GroupHistory) -> str:
@@ -139,12 +138,12 @@ def reported(change: Change, history: GroupHistory) -> str:
     )
 
 
-def directory_of(name: str, tmp_path: Path) -> Path:
-    """Where the journals of a run are."""
-    kept = os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY")
-    directory = Path(kept) / name if kept else tmp_path
-    directory.mkdir(parents=True, exist_ok=True)
-    return directory
+async def listed_type(address: str, group: str) -> str:
+    """The type of a group in ListGroups."""
+    async with await RawClient.connect(address) as client:
+        listed = await client.ask(request_type(LIST_GROUPS, 5)(states_filter=(), types_filter=()))
+    (found,) = [one.group_type for one in listed.groups if one.group_id == group]
+    return str(found).lower()
 
 
 @pytest.mark.slow
@@ -152,10 +151,12 @@ def directory_of(name: str, tmp_path: Path) -> Path:
 def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_path: Path) -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(brokers=3))
-        stored = StoredGroups(cluster.redis_url)
-        change = change_and_return(stack, directory_of("upgrade", tmp_path), cluster.bootstrap, stored.type_of, rng)
+        stored, observer = StoredGroups(cluster.redis_url), Observer(cluster.bootstrap, GROUP, PARTITIONS)
+        with observer.observing():
+            directory = journals_directory("upgrade", tmp_path)
+            change = change_and_return(stack, directory, cluster.bootstrap, stored.type_of, rng)
         history = change.members.consumer_history(GROUP, stored.removed(GROUP))
-        history.observe(change.fetched)
+        history.observe(observer.fetched)
         events = Counter(event["kind"] for event in stored.events(GROUP))
         print(f"{reported(change, history)}; events {dict(events)}")
         wrong = [*map(str, change.members.died()), *history.violations(change.acknowledged)]
@@ -169,20 +170,23 @@ def test_running_group_changes_its_protocol_and_back(rng: random.Random, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.timeout(1_200)
-def test_the_same_group_at_kafka(rng: random.Random, tmp_path: Path) -> None:
-    """No record is lost there either; how many are read twice is reported."""
+def test_kafka_group_changes_its_protocol_and_back(rng: random.Random, tmp_path: Path) -> None:
+    """No record is lost there either; how many are read twice is reported.
+
+    Nobody observes commits: the admin client of librdkafka 2.16 crashes when it asks
+    for a group's offsets while Kafka makes their topic.
+    """
     with ExitStack() as stack:
         try:
             kafka = stack.enter_context(KafkaPeer(version=NEWEST_KAFKA_VERSION))
         except PeerUnavailable as reason:
             pytest.skip(str(reason))
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
 
         def type_of(group: str) -> str:
-            (found,) = [one for one in admin.list_consumer_groups().result(30).valid if one.group_id == group]
-            return str(found.type.name).lower()
+            return asyncio.run(listed_type(kafka.bootstrap, group))
 
-        change = change_and_return(stack, directory_of("upgrade-kafka", tmp_path), kafka.bootstrap, type_of, rng)
+        directory = journals_directory("upgrade-kafka", tmp_path)
+        change = change_and_return(stack, directory, kafka.bootstrap, type_of, rng)
         history = change.members.consumer_history(GROUP, {})
         print(f"Kafka {NEWEST_KAFKA_VERSION}: {reported(change, history)}")
         assert {partition for partition, _ in read_twice(change.members)} <= lost_partitions(change.members)

@@ -26,6 +26,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.cluster import Cluster
 from tests.outside.client_group import LIBRARIES, PARTITIONS, TOPIC, ClientGroup, Process, writer
 from tests.outside.history import GroupHistory
+from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
 
 LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
@@ -125,8 +126,7 @@ def reported(group: ClientGroup, history: GroupHistory) -> str:
 
 @pytest.mark.timeout(int(LENGTH_S) + 300)
 def test_clients_lose_nothing_and_share_nothing_while_brokers_die(rng: random.Random, tmp_path: Path) -> None:
-    directory = Path(os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY") or tmp_path)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = journals_directory("clients", tmp_path)
     with Cluster(brokers=3) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)

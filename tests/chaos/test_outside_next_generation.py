@@ -41,6 +41,7 @@ from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds, now_ns
 from tests.outside.client_group import PARTITIONS, TOPIC, writer
 from tests.outside.group_journals import PROGRAMS, Observer, Programs, StoredGroups, programs, read_by, wait_until
+from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.whole_broker import request
 from tests.support.wire import RawClient
@@ -159,8 +160,7 @@ def produce_until(words: Words, over: threading.Event) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(int(LENGTH_S) + 900)
 def test_next_generation_groups_keep_their_promises_while_brokers_die(rng: random.Random, tmp_path: Path) -> None:
-    directory = Path(os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY") or tmp_path)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = journals_directory("next-generation", tmp_path)
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(brokers=3))
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.kit.history import now_ns
+
+
+def journals_directory(name: str, otherwise: Path) -> Path:
+    """The directory of one test's journals: in TIDEGATE_OUTSIDE_DIRECTORY where that is set, emptied before."""
+    kept = os.environ.get("TIDEGATE_OUTSIDE_DIRECTORY")
+    directory = Path(kept) / name if kept else otherwise
+    if kept:
+        shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
 
 
 class Journal:
