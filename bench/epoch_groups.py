@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -39,28 +40,47 @@ _FETCHED_MAX: Final = 500
 """Records of one share fetch, as the Java client asks for."""
 
 
-@dataclass(slots=True)
-class Member:
-    """A member of a KIP-848 group: it reports what it owns after each change, and gives up at once."""
+@dataclass(slots=True, kw_only=True)
+class EpochMember:
+    """A member of a KIP-848 or share group on a connection of its own."""
 
     group_id: str
     topic: str
     wire: Wire
     address: str
-    interval_s: float
     member_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     epoch: int = 0
-    owned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+    assigned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
+
+    async def ask_heartbeat(self, api: int, message: Any) -> bool:
+        """One heartbeat; whether the answer has an assignment. Raises MeasureFailed."""
+        answer = await ask(self.wire, api, message)
+        self.epoch = answer.member_epoch
+        if answer.assignment is None:
+            return False
+        found = answer.assignment.topic_partitions
+        self.assigned = {one.topic_id: one.partitions for one in found if one.partitions}
+        return True
+
+
+M = TypeVar("M", bound="EpochMember")
+
+
+@dataclass(slots=True, kw_only=True)
+class Member(EpochMember):
+    """A member of a KIP-848 group: it reports what it owns after each change, and gives up at once."""
+
+    interval_s: float
 
     @property
     def owned_count(self) -> int:
         """Partitions."""
-        return sum(map(len, self.owned.values()))
+        return sum(map(len, self.assigned.values()))
 
     def request(self, reports: bool) -> Any:
         """One heartbeat."""
         module, joins = request(CONSUMER_GROUP_HEARTBEAT), self.epoch == 0
-        owned = tuple(module.TopicPartitions(topic_id=topic, partitions=some) for topic, some in self.owned.items())
+        owned = tuple(module.TopicPartitions(topic_id=topic, partitions=some) for topic, some in self.assigned.items())
         return module.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
@@ -76,12 +96,7 @@ class Member:
 
     async def heartbeat(self, reports: bool) -> bool:
         """One heartbeat; whether the next one follows at once, with what is owned now."""
-        answer = await ask(self.wire, CONSUMER_GROUP_HEARTBEAT, self.request(reports))
-        self.epoch = answer.member_epoch
-        if answer.assignment is None:
-            return False
-        self.owned = {one.topic_id: one.partitions for one in answer.assignment.topic_partitions if one.partitions}
-        return True
+        return await self.ask_heartbeat(CONSUMER_GROUP_HEARTBEAT, self.request(reports))
 
     async def run(self) -> None:
         """Join, then heartbeats until cancelled."""
@@ -104,25 +119,27 @@ async def ask(wire: Wire, api: int, message: Any) -> Any:
         await asyncio.sleep(0.1)
 
 
-async def _wires(endpoint: Endpoint, group_id: str, count: int) -> list[tuple[Wire, str]]:
-    """Connections to a group's coordinator."""
+async def _members(
+    endpoint: Endpoint, args: argparse.Namespace, topic: str, count: int, make: Callable[..., M]
+) -> list[M]:
+    """Members on connections to their group's coordinator."""
+    group_id = f"bench-{args.run_id}"
     bootstrap = await endpoint.wire()
     address = await endpoint.coordinator(bootstrap, group_id)
     bootstrap.close()
     connecting = asyncio.Semaphore(_CONNECTS_AT_ONCE)
 
-    async def connect() -> tuple[Wire, str]:
+    async def connect() -> M:
         async with connecting:
             wire = await Wire.connect(address)
             await wire.hello()
-            return wire, address
+            return make(group_id=group_id, topic=topic, wire=wire, address=address)
 
     return list(await asyncio.gather(*(connect() for _ in range(count))))
 
 
-async def _members(endpoint: Endpoint, args: argparse.Namespace, topic: str, count: int) -> list[Member]:
-    group_id, interval_s = f"bench-{args.run_id}", args.heartbeat_ms / 1_000
-    return [Member(group_id, topic, *one, interval_s) for one in await _wires(endpoint, group_id, count)]
+def _consumer(args: argparse.Namespace) -> Callable[..., Member]:
+    return partial(Member, interval_s=args.heartbeat_ms / 1_000)
 
 
 async def _until_assigned(members: Sequence[Member], partitions: int, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -150,7 +167,7 @@ async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
 async def heartbeats(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """Members of one KIP-848 group at rest, each sending heartbeats as fast as they are answered."""
     async with endpoint.topic("epochs", args.connections) as (topic, _):
-        members = await _members(endpoint, args, topic, args.connections)
+        members = await _members(endpoint, args, topic, args.connections, _consumer(args))
         tasks = [asyncio.create_task(one.run()) for one in members]
         await _until_assigned(members, args.connections, tasks)
         await _cancel(tasks)
@@ -171,13 +188,13 @@ async def rebalance(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, A
     """One more member joins a KIP-848 group: its first heartbeat until all have the new assignment."""
     partitions = 2 * (args.members + 1)
     async with endpoint.topic("epochs", partitions) as (topic, _):
-        members = await _members(endpoint, args, topic, args.members)
+        members = await _members(endpoint, args, topic, args.members, _consumer(args))
         tasks = [asyncio.create_task(one.run()) for one in members]
         await _until_assigned(members, partitions, tasks)
         took, cpu_us = [], []
         for _ in range(args.tries):
             await asyncio.sleep(1.5)  # longer than the assignment interval
-            (late,) = await _members(endpoint, args, topic, 1)
+            (late,) = await _members(endpoint, args, topic, 1, _consumer(args))
             meter = Meter(endpoint.pids)
             meter.start()
             tasks.append(asyncio.create_task(late.run()))
@@ -206,17 +223,10 @@ async def _leave(member: Member) -> None:
 # -- share groups
 
 
-@dataclass(slots=True)
-class Worker:
+@dataclass(slots=True, kw_only=True)
+class Worker(EpochMember):
     """A member of a share group: it accepts with each fetch what the one before brought."""
 
-    group_id: str
-    topic: str
-    wire: Wire
-    address: str
-    member_id: str = field(default_factory=lambda: str(uuid.uuid4()))
-    epoch: int = 0
-    assigned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
     accepted: int = 0
     """Records whose acknowledgement was answered."""
 
@@ -231,12 +241,7 @@ class Worker:
                 rack_id=None,
                 subscribed_topic_names=(self.topic,) if self.epoch == 0 else None,
             )
-            answer = await ask(self.wire, SHARE_GROUP_HEARTBEAT, message)
-            self.epoch = answer.member_epoch
-            if answer.assignment is not None:
-                self.assigned = {
-                    one.topic_id: one.partitions for one in answer.assignment.topic_partitions if one.partitions
-                }
+            await self.ask_heartbeat(SHARE_GROUP_HEARTBEAT, message)
             if not self.assigned:
                 await asyncio.sleep(0.2)
 
@@ -284,9 +289,8 @@ async def share(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     count = int(args.megabytes * 1_000_000 // args.size)
     async with endpoint.topic("share", logs.PARTITIONS) as (topic, _):
         await asyncio.to_thread(logs.fill, endpoint.bootstrap, topic, count, args.size, False)
-        group_id = f"bench-{args.run_id}"
-        workers = [Worker(group_id, topic, *one) for one in await _wires(endpoint, group_id, args.members)]
-        await _from_the_beginning(endpoint, group_id)
+        workers = await _members(endpoint, args, topic, args.members, Worker)
+        await _from_the_beginning(endpoint, workers[0].group_id)
         await asyncio.gather(*(one.join() for one in workers))
         meter = Meter(endpoint.pids)
         meter.start()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from kio.schema.consumer_group_describe.v1.response import (
     Assignment,
@@ -21,6 +21,7 @@ from kio.static.primitive import i8, i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
+from tidegate.apis.epoch_groups import answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
@@ -51,7 +52,7 @@ from tidegate.groups.consumer.topic_view import compile_regex
 from tidegate.groups.model import Leaving
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
+from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
@@ -87,7 +88,7 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
         if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
             call.context.tasks.start(_answer_owner(call, keys, decided))
         else:
-            _answer(call, decided)
+            answer_heartbeat(call, _METER, decided)
 
     try:
         entered = _request(call, request)
@@ -106,24 +107,12 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
         call.client.repeat = Repeat(call, body, partial(consumers.plain.renew, member))
 
 
-def _answer(call: Call, decided: Decided) -> None:
-    if isinstance(decided, KafkaError):
-        _METER.error(decided.code.value)
-        call.reply(consumer_group_heartbeat_error(decided.code.value, decided.message))
-    else:
-        call.reply(
-            consumer_group_heartbeat(
-                decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
-            )
-        )
-
-
 async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer) -> None:
     """Answer with an assignment that may have partitions of format record."""
     try:
         await note_consumer_owner(call, keys, decided.member_id, decided.assignment or ())
     finally:
-        _answer(call, decided)
+        answer_heartbeat(call, _METER, decided)
 
 
 def _request(call: Call, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:
@@ -233,19 +222,10 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         if not group.is_consumer:
             raise GroupIdNotFound(f"Group {group_id} not found.")
         members = tuple(_members(call, group))
-        if not all(may(call, Operation.DESCRIBE, name) for name in _assigned_topics(members)):
+        if not all(may(call, Operation.DESCRIBE, name) for name in _described_topics(members)):
             raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     except KafkaError as error:
-        return DescribedGroup(
-            error_code=error.code,
-            error_message=error.message,
-            group_id=group_id,
-            group_state="",
-            group_epoch=i32(0),
-            assignment_epoch=i32(0),
-            assignor_name="",
-            members=(),
-        )
+        return undescribed(DescribedGroup, group_id, error, assignor_name="")
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -274,24 +254,15 @@ def _members(call: Call, group: ConsumerGroup) -> Iterable[Member]:
         )
 
 
-def _assigned_topics(members: Iterable[Member]) -> set[str]:
+def _described_topics(members: Iterable[Member]) -> set[str]:
     assignments = (one for member in members for one in (member.assignment, member.target_assignment))
     return {topic.topic_name for assignment in assignments for topic in assignment.topic_partitions}
 
 
 def _assignment(call: Call, partitions: Iterable[Partition]) -> Assignment:
-    """Partitions with the names of their topics; those of deleted topics are left out."""
-    by_topic: dict[str, list[i32]] = {}
-    for topic_id, index in sorted(partitions):
-        by_topic.setdefault(topic_id, []).append(i32(index))
-    found = [
-        (topic, indexes)
-        for topic_id, indexes in by_topic.items()
-        if (topic := call.context.catalog.by_id(call.org, UUID(hex=topic_id))) is not None
-    ]
     return Assignment(
         topic_partitions=tuple(
-            TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=tuple(indexes))  # type: ignore[arg-type]
-            for topic, indexes in found
+            TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=indexes)  # type: ignore[arg-type]
+            for topic, indexes in assigned_topics(call, partitions)
         )
     )

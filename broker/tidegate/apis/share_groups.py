@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from kio.schema.share_group_describe.v1.response import (
@@ -19,20 +18,19 @@ from kio.static.primitive import i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
+from tidegate.apis.epoch_groups import answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
-from tidegate.groups.consumer.model import Partition
-from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Partition
 from tidegate.groups.model import MemberRef
 from tidegate.groups.share.assignor import SIMPLE
-from tidegate.groups.share.decisions import ShareDecided
-from tidegate.groups.share.model import JOIN_EPOCH, LEAVE_EPOCH, ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
+from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
-from tidegate.protocol.share_writers import share_group_heartbeat, share_group_heartbeat_error
+from tidegate.protocol.share_writers import share_group_heartbeat
 from tidegate.security.acls import Operation
 from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
@@ -56,7 +54,7 @@ _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
 )
 def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
     """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
-    answer = partial(_answer, call)
+    answer = partial(answer_heartbeat, call, _METER)
     try:
         entered = _request(call, request)
     except KafkaError as error:
@@ -77,7 +75,7 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
         elif isinstance(answered, Failure):
             answer(answered.error)
         else:
-            answer(ShareHeartbeatAnswer(entered.member_id, entered.member_epoch, None, interval_ms(answered)))
+            answer(HeartbeatAnswer(entered.member_id, entered.member_epoch, None, interval_ms(answered)))
 
     def interval_ms(of_group: int) -> int:
         return of_group or context.settings.group_share_heartbeat_interval_ms
@@ -88,18 +86,6 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
         of_group = interval_ms(member.group.heartbeat_interval_ms)
         body = share_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
         call.client.repeat = Repeat(call, body, partial(plain.renew, member))
-
-
-def _answer(call: Call, decided: ShareDecided) -> None:
-    if isinstance(decided, KafkaError):
-        _METER.error(decided.code.value)
-        call.reply(share_group_heartbeat_error(decided.code.value, decided.message))
-    else:
-        call.reply(
-            share_group_heartbeat(
-                decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
-            )
-        )
 
 
 def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:
@@ -150,16 +136,7 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
             raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     except KafkaError as error:
-        return DescribedGroup(
-            error_code=error.code,
-            error_message=error.message,
-            group_id=group_id,
-            group_state="",
-            group_epoch=i32(0),
-            assignment_epoch=i32(0),
-            assignor_name="",
-            members=(),
-        )
+        return undescribed(DescribedGroup, group_id, error, assignor_name="")
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -185,19 +162,9 @@ def _members(call: Call, group: ShareGroup) -> Iterable[Member]:
 
 
 def _assignment(call: Call, partitions: Iterable[Partition]) -> Assignment:
-    """Partitions with the names of their topics; those of deleted topics are left out."""
-    found = [
-        (topic, indexes)
-        for topic_id, indexes in by_topic(partitions).items()
-        if (topic := call.context.catalog.by_id(call.org, UUID(hex=topic_id))) is not None
-    ]
     return Assignment(
         topic_partitions=tuple(
-            TopicPartitions(
-                topic_id=topic.topic_id,
-                topic_name=topic.name,  # type: ignore[arg-type]
-                partitions=tuple(i32(index) for index in indexes),
-            )
-            for topic, indexes in found
+            TopicPartitions(topic_id=topic.topic_id, topic_name=topic.name, partitions=indexes)  # type: ignore[arg-type]
+            for topic, indexes in assigned_topics(call, partitions)
         )
     )

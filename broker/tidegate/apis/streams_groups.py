@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +15,8 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
-from tidegate.apis.group_admin import GROUP_OPERATIONS
+from tidegate.apis.epoch_groups import undescribed
+from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api
 from tidegate.apis.topic_rights import may, may_create
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
@@ -56,7 +56,6 @@ _TASK_OFFSET_INTERVAL: Final = i32Timedelta.parse(timedelta(minutes=1))
 _LEGACY_RECOVERY_LAG, _NO_RECOVERY_LAG, _RECOVERY_LAG = i64(0), i64(-1), i64(10_000)
 """Offsets that a warm-up task may be behind, which no assignment depends on: in v0, for a member that leaves, else."""
 _MS: Final = timedelta(milliseconds=1)
-_NO_EPOCH: Final = i32(0)
 _NOT_STORED: Final = i8(1)
 
 
@@ -247,15 +246,10 @@ async def describe(
     call: Call, request: describing_v1.StreamsGroupDescribeRequest
 ) -> describing_v1.StreamsGroupDescribeResponse:
     """Describe streams groups, their topologies and members; each group succeeds or fails by itself."""
-    groups = await asyncio.gather(*(_describe(call, group_id) for group_id in request.group_ids))
-    if request.include_authorized_operations:
-        groups = [
-            replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
-            for group in groups
-        ]
+    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
     if request.include_topology_description:  # clients are never asked for one
-        groups = [replace(group, topology_description_status=_NOT_STORED) for group in groups]
-    return describing_v1.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=tuple(groups))
+        groups = tuple(replace(group, topology_description_status=_NOT_STORED) for group in groups)
+    return describing_v1.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGroup:
@@ -271,15 +265,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGro
         if not all(may(call, Operation.DESCRIBE, name) for name in read):
             raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     except KafkaError as error:
-        return describing_v1.DescribedGroup(
-            error_code=error.code,
-            error_message=error.message,
-            group_id=group_id,
-            group_state="",
-            group_epoch=_NO_EPOCH,
-            assignment_epoch=_NO_EPOCH,
-            members=(),
-        )
+        return undescribed(describing_v1.DescribedGroup, group_id, error)
     return describing_v1.DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,

@@ -15,14 +15,16 @@ from secrets import token_hex
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError
+from tidegate.groups.consumer.decisions import Decided
+from tidegate.groups.consumer.model import HeartbeatAnswer
 from tidegate.groups.consumer.stored import dump_target
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.decision_queue import DecisionQueue
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
 from tidegate.groups.share import stored
-from tidegate.groups.share.decisions import ShareDecided, decide, expire
-from tidegate.groups.share.model import ShareGroup, ShareHeartbeat, ShareHeartbeatAnswer
+from tidegate.groups.share.decisions import decide, expire
+from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
 from tidegate.groups.share.starting import StartOffsets
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
@@ -39,14 +41,14 @@ _TRIES_MAX: Final = 20
 _READS_MAX: Final = 10
 _GROUPS_CACHED_MAX: Final = 1_000
 
-OnShareDecided = Callable[[ShareDecided], None]
+OnDecided = Callable[[Decided], None]
 """Called once with the answer of a heartbeat, or with its error."""
 
 Work = ShareHeartbeat | None
 """None only expires what is overdue."""
 
 
-class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
+class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
     """The share groups of this broker's requests. `broker` is the broker name in events."""
 
     def __init__(
@@ -62,7 +64,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
         self._start_offsets = start_offsets
         self._cached: OrderedDict[str, ShareGroup] = OrderedDict()
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[ShareDecided]:
+    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[Decided]:
         expired: list[str] = []
         for _ in range(_TRIES_MAX):
             base = self._cached.get(keys.group) or await self.read(keys)
@@ -75,7 +77,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
             code, *reply = await self._write(keys, base, group, expired)
             if code == 0:
                 self._remember(keys, group, reply[0])
-                answers = [ShareHeartbeatAnswer("", group.epoch) if one is None else next(decided) for one in works]
+                answers = [HeartbeatAnswer("", group.epoch) if one is None else next(decided) for one in works]
                 return [_with_interval(answer, reply[1]) for answer in answers]
             if code == _STALE:
                 self._forget(keys)
@@ -139,7 +141,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, ShareHeartbeatAnswer]):
             self._cached.popitem(last=False)
 
 
-def _with_interval(answer: ShareDecided, interval_ms: int) -> ShareDecided:
+def _with_interval(answer: Decided, interval_ms: int) -> Decided:
     if isinstance(answer, KafkaError) or answer.member_epoch < 0:
         return answer
     return replace(answer, heartbeat_interval_ms=interval_ms)

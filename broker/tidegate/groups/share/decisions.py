@@ -11,23 +11,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tidegate.errors import GroupIdNotFound, GroupMaxSizeReached, KafkaError, UnknownMemberId
+from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.errors import FencedMemberEpoch
-from tidegate.groups.consumer.model import NO_PARTITIONS, Topics
+from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, NO_PARTITIONS, HeartbeatAnswer, Topics
 from tidegate.groups.share.assignor import assign_simple
 from tidegate.groups.share.model import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
     ShareGroup,
     ShareGroupEvent,
     ShareHeartbeat,
-    ShareHeartbeatAnswer,
     ShareMember,
 )
 
-ShareDecided = ShareHeartbeatAnswer | KafkaError
 
-
-def decide(group: ShareGroup, requests: Sequence[ShareHeartbeat], topics: Topics, size_max: int) -> list[ShareDecided]:
+def decide(group: ShareGroup, requests: Sequence[ShareHeartbeat], topics: Topics, size_max: int) -> list[Decided]:
     """Apply requests in order of arrival; the answer of each, or its error."""
     decided = [_enter_or_refuse(group, request, size_max) for request in requests]
     if any(isinstance(one, ShareHeartbeat) for one in decided):
@@ -53,7 +49,7 @@ def _remove_member(group: ShareGroup, member_id: str, kind: str, cause: str = ""
         group.topics = {}
 
 
-def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) -> ShareDecided | ShareHeartbeat:
+def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) -> Decided | ShareHeartbeat:
     try:
         if request.member_epoch == JOIN_EPOCH:
             return _join(group, request, size_max)
@@ -64,7 +60,7 @@ def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) 
             raise UnknownMemberId(f"{request.member_id!r} is not a member of the group")
         if request.member_epoch == LEAVE_EPOCH:
             _remove_member(group, member.member_id, "member_left")
-            return ShareHeartbeatAnswer(member.member_id, LEAVE_EPOCH)
+            return HeartbeatAnswer(member.member_id, LEAVE_EPOCH)
         if request.member_epoch not in (member.epoch, member.previous_epoch):
             raise FencedMemberEpoch(
                 f"the member epoch is {member.epoch}, not {request.member_epoch}; the member must join again"
@@ -133,7 +129,7 @@ def refresh_target(group: ShareGroup, topics: Topics) -> None:
     group.events.append(ShareGroupEvent("assignment_stored", detail="simple"))
 
 
-def _advance(group: ShareGroup, request: ShareHeartbeat) -> ShareDecided:
+def _advance(group: ShareGroup, request: ShareHeartbeat) -> Decided:
     """Give the member its target. An answer that may have been lost is given again."""
     member = group.members.get(request.member_id)
     if member is None:  # a later request of the same tick removed it
@@ -143,4 +139,4 @@ def _advance(group: ShareGroup, request: ShareHeartbeat) -> ShareDecided:
     if member.epoch != group.target_epoch or target != member.assigned:
         member = replace(member, epoch=group.target_epoch, previous_epoch=member.epoch, assigned=target)
         group.put(member)
-    return ShareHeartbeatAnswer(member.member_id, member.epoch, target if has_news else None)
+    return HeartbeatAnswer(member.member_id, member.epoch, target if has_news else None)

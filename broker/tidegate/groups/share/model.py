@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import Final
 
-from tidegate.groups.consumer.model import NO_PARTITIONS, Partitions
-
-JOIN_EPOCH: Final = 0
-LEAVE_EPOCH: Final = -1
+from tidegate.groups.consumer.model import JOIN_EPOCH, NO_PARTITIONS, Partitions
 
 
 class ShareGroupState(enum.StrEnum):
@@ -53,16 +49,6 @@ class ShareHeartbeat:
     def is_plain(self) -> bool:
         """Whether the heartbeat reports nothing, so that a member of a group at rest needs no decision."""
         return self.member_epoch > JOIN_EPOCH and self.topics is None and self.rack_id is None
-
-
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeatAnswer:
-    """A successful heartbeat. `assignment` is None if the member has the newest one already."""
-
-    member_id: str
-    member_epoch: int
-    assignment: Partitions | None = None
-    heartbeat_interval_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""What the APIs of groups with member epochs (KIP-848, KIP-932, KIP-1071) have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+from uuid import UUID
+
+from kio.static.primitive import i32
+
+from tidegate.apis.call import Call
+from tidegate.errors import KafkaError
+from tidegate.groups.consumer.decisions import Decided
+from tidegate.groups.consumer.model import Partition
+from tidegate.groups.consumer.stored import by_topic
+from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
+from tidegate.telemetry.meters import ApiMeter
+from tidegate.topics.model import Topic
+
+Group = TypeVar("Group", bound=Any)
+
+
+def answer_heartbeat(call: Call, meter: ApiMeter, decided: Decided) -> None:
+    """Reply to a heartbeat of a consumer or share group, whose replies are the same bytes."""
+    if isinstance(decided, KafkaError):
+        meter.error(decided.code.value)
+        call.reply(consumer_group_heartbeat_error(decided.code.value, decided.message))
+        return
+    call.reply(
+        consumer_group_heartbeat(
+            decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
+        )
+    )
+
+
+def undescribed(of: type[Group], group_id: str, error: KafkaError, **values: Any) -> Group:
+    """A group of a Describe response that only has an error."""
+    group: Group = of(
+        error_code=error.code,
+        error_message=error.message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=i32(0),
+        assignment_epoch=i32(0),
+        members=(),
+        **values,
+    )
+    return group
+
+
+def assigned_topics(call: Call, partitions: Iterable[Partition]) -> list[tuple[Topic, tuple[i32, ...]]]:
+    """The topics of partitions, in order of their ids, with the indexes of each; deleted topics are left out."""
+    return [
+        (topic, tuple(map(i32, indexes)))
+        for topic_id, indexes in by_topic(partitions).items()
+        if (topic := call.context.catalog.by_id(call.org, UUID(hex=topic_id))) is not None
+    ]
