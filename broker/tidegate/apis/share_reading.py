@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidegate.apis.call import Call
-from tidegate.apis.share_runs import offered_runs, single_records
+from tidegate.apis.share_runs import enough_runs, offered_runs, single_records
 from tidegate.apis.share_sessions import find_topic
 from tidegate.errors import (
     KafkaError,
@@ -26,6 +26,7 @@ from tidegate.groups.share.acknowledgements import UNDO, Acknowledgement
 from tidegate.groups.share.errors import UnsupportedForMessageFormat
 from tidegate.groups.share.records import PARTITIONS_PER_SCRIPT, Acquired, AcquiredRecords, Readable, Reads
 from tidegate.groups.share.sessions import SharePartition, ShareSession
+from tidegate.groups.share.windows import Window
 from tidegate.protocol.share_writers import SharePartitionData
 from tidegate.records.batch import Batch, iter_headers
 from tidegate.store.calls import result_of
@@ -154,9 +155,16 @@ class ShareReading:
             self.unlocks_in_ms = min(unlocks_in_ms, self.unlocks_in_ms if self.unlocks_in_ms >= 0 else unlocks_in_ms)
 
     async def _acquire_new(self, partition: SharePartition, reads: Reads) -> None:
-        """Read behind the window and acquire what was read, until there is nothing more, or enough."""
+        """Acquire records behind the window, when no other fetch does."""
         read = self._session.partitions.get(partition)
-        end = -1 if read is None else read.end
+        if read is None:
+            return
+        window = self._call.context.shares.windows.of(self._session.keys, partition)
+        async with window.lock:
+            await self._extend(window, partition, reads, window.end_of(read.epoch, read.end))
+
+    async def _extend(self, window: Window, partition: SharePartition, reads: Reads, end: int) -> None:
+        """Read behind the window and acquire what was read, until there is nothing more, or enough."""
         for _ in range(_PASSES_MAX):
             budget = min(self._max_bytes - self._size, _READ_BYTES)
             if end < 0 or self._is_full or budget <= 0:
@@ -172,12 +180,16 @@ class ShareReading:
                 return
             batches = list(iter_headers(b"".join(found.buffers)))
             offered = offered_runs(batches, found.aborted if reads.is_committed else ())
+            wanted = self._max_records - self._taken
             if reads.by_key or reads.by_time:
-                offered = await single_records(batches, offered, end, self._max_records - self._taken, reads)
+                offered = await single_records(batches, offered, end, wanted, reads)
+            else:
+                offered = list(enough_runs(offered, end, wanted))
             acquired = await self._acquire([Readable(partition, found.log_start_offset, end, offered)])
             (one,) = acquired.partitions
             if one is None:
                 return
+            window.epoch, window.end = one.epoch, one.end
             self._note(partition, one.epoch, one.end, one.unlocks_in_ms)
             await self._deliver(partition, one.ranges, batches)
             if not one.is_open or one.end == end:

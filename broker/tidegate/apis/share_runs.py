@@ -46,6 +46,16 @@ def offered_runs(batches: Sequence[Batch], aborted: Sequence[tuple[int, int]]) -
     return offered
 
 
+def enough_runs(runs: Sequence[Run], start: int, wanted: int) -> Sequence[Run]:
+    """The first runs that have so many records from an offset on: the script takes no more."""
+    for place, run in enumerate(runs):
+        if not run.is_aborted:
+            wanted -= max(run.last + 1 - max(run.first, start), 0)
+        if wanted <= 0:
+            return runs[: place + 1]
+    return runs
+
+
 async def single_records(
     batches: Sequence[Batch], runs: Sequence[Run], start: int, wanted: int, reads: Reads
 ) -> list[Run]:

@@ -19,6 +19,7 @@ from tidegate.groups.share.records import ShareRecords
 from tidegate.groups.share.sessions import SharePartition, ShareSession, ShareSessions
 from tidegate.groups.share.starting import StartOffsets
 from tidegate.groups.share.wakeups import ShareWakeups
+from tidegate.groups.share.windows import Windows
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -50,6 +51,7 @@ class ShareService:
         self.groups = ShareGroups(store, settings, CatalogTopics(catalog), self.start_offsets, broker)
         self.sessions = ShareSessions(SESSIONS_MAX, self._session_ended)
         self.wakeups = ShareWakeups(store.pubsub)
+        self.windows = Windows()
         self.dead_letters = DeadLetters(store, settings, catalog, log_of)
         self.expirers: Mapping[str, ExpireOne] = {
             SHARE_KIND: self.groups.expire,
