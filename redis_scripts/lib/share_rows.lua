@@ -7,7 +7,7 @@ local share_rows = {}
 local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS = 10000, 500, 60000, 10000
 
 -- The group's configs, or the defaults of the broker; `ref` is the group's name in the shard's keys. `made_available` is
--- set if the script makes records available, which its caller publishes.
+-- set if the script makes records available, or lets a full window grow, which its caller publishes.
 function share_rows.read_group(ref, default_limit, default_lock_ms, default_locks_max)
   local found = redis.call("HMGET", KEYS[1], "share.delivery.count.limit", "share.record.lock.duration.ms",
     "share.partition.max.record.locks", "share.isolation.level", "share.retry.backoff.ms", "share.retry.backoff.max.ms",

@@ -137,6 +137,20 @@ async def test_scenario_18_close_with_acknowledgements_releases_the_rest(shares:
     assert await a.fetch(0) == "4-5x3"
 
 
+async def test_waiting_fetch_is_resumed_when_a_full_window_may_grow(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.configure(share_partition_max_record_locks="100")
+    await shares.produce(100, 100)
+    assert await a.fetch(0) == "0-99x1"
+    waiting = asyncio.ensure_future(awaited(b, "", epoch=0))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+
+    assert await a.ack(0, 99) == "NONE"
+
+    assert await waiting == "100-199x1"
+
+
 async def test_close_answers_the_lock_duration_of_the_group(shares: ShareWorld) -> None:
     (a,) = await reading(shares, "a")
     await shares.configure(share_record_lock_duration_ms="2000")
