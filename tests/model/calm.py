@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from tests.model.world import PARTITION_COUNT, Client, Request
+from tests.support.steps import sweep_expiry
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.model import JoinRefused
 
@@ -97,7 +98,7 @@ def _fall_silent(life: Life) -> None:
     for _ in range(SILENCE_MS // 5_000):
         life.go(5_000)
         for broker in life.world.brokers:
-            life.world.spawn(broker.expiry.sweep_now())
+            life.world.spawn(sweep_expiry(broker.expiry))
         life.go()
     assert not life.world.requests, "P6, I17: a request was never answered"
     assert life.before.state == "Empty", f"I13: silent members stay in {life.before.state}"

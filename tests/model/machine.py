@@ -12,6 +12,7 @@ from tests.model.calm import behaving
 from tests.model.life import Life
 from tests.model.network import Hold
 from tests.model.world import Client, Protocols
+from tests.support.steps import sweep_expiry
 from tidegate.groups.model import Leaving
 from tidegate.store.outcome import Failure
 
@@ -198,7 +199,7 @@ class Groups(Life):
     @rule(broker=two)
     def sweep(self, broker: int) -> None:
         if self.world.is_well(self.world.brokers[broker]):
-            self.world.spawn(self.world.brokers[broker].expiry.sweep_now())
+            self.world.spawn(sweep_expiry(self.world.brokers[broker].expiry))
             self.go()
 
     # -- faults

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.model.network import forget_scripts
+from tests.support.includes import replaced_include
 from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots
 from tidegate.groups.heartbeats import Heartbeats
 from tidegate.groups.waiting import GroupWaits
@@ -32,12 +33,8 @@ class InScript:
 
     @contextlib.contextmanager
     def planted(self) -> Iterator[None]:
-        before = scripts.overridden(self.name)
-        scripts.swap_include(self.name, replaced(scripts.read(self.name), self.old, self.new))
-        try:
+        with replaced_include(self.name, replaced(scripts.read(self.name), self.old, self.new)):
             yield
-        finally:
-            scripts.swap_include(self.name, before)
 
 
 @dataclass(frozen=True, slots=True)

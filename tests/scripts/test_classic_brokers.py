@@ -11,6 +11,7 @@ import pytest
 from tests.scripts.test_classic_rejoining import completing
 from tests.scripts.test_classic_together import run, run_joins, run_syncs
 from tests.support.groups import World, answer, refused
+from tests.support.steps import refresh_waits, renew_waits, sweep_expiry
 from tidegate.errors import RebalanceInProgress, StoreUnavailable, UnknownMemberId
 from tidegate.groups import classic
 from tidegate.groups.classic import LEAVE_GROUP
@@ -183,7 +184,7 @@ async def test_waits_leave_nothing_behind(world: World) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
     assert b.broker.waits.waiting == 0
-    assert not b.broker.waits._entries
+    assert not b.broker.waits.entries
 
 
 async def test_many_join_through_two_brokers_at_once(world: World) -> None:
@@ -324,7 +325,7 @@ async def test_sweep_expires_groups_without_requests(world: World) -> None:
     world.sweeping = False
     await world.advance(10_000)
 
-    await world.brokers[1].expiry.sweep_now()
+    await sweep_expiry(world.brokers[1].expiry)
 
     assert await world.state() == ("Empty", 2)
     assert await world.store.command("ZCARD", world.keys.shard_keys.deadlines) == 0
@@ -338,7 +339,7 @@ async def test_scenario_100_two_sweepers_race_a_heartbeat(world: World) -> None:
     await world.clock.advance(1)
 
     _, _, code = await asyncio.gather(
-        world.brokers[0].expiry.sweep_now(), world.brokers[1].expiry.sweep_now(), a.heartbeat()
+        sweep_expiry(world.brokers[0].expiry), sweep_expiry(world.brokers[1].expiry), a.heartbeat()
     )
 
     assert code in (NONE, REBALANCE_IN_PROGRESS)
@@ -350,7 +351,7 @@ async def test_scenario_100_two_sweepers_race_a_heartbeat(world: World) -> None:
 async def sweep_from_two(world: World) -> None:
     """Two sweepers at the same moment, and once more."""
     for _ in range(2):
-        await asyncio.gather(*(broker.expiry.sweep_now() for broker in world.brokers[:2]))
+        await asyncio.gather(*(sweep_expiry(broker.expiry) for broker in world.brokers[:2]))
 
 
 async def test_scenario_100_two_sweepers_end_one_join_phase(world: World) -> None:
@@ -359,7 +360,7 @@ async def test_scenario_100_two_sweepers_end_one_join_phase(world: World) -> Non
     world.sweeping = False
     for _ in range(2):
         await world.clock.advance(9_999)
-        await asyncio.gather(*(broker.waits.renew_now() for broker in world.brokers))
+        await asyncio.gather(*(renew_waits(broker.waits) for broker in world.brokers))
     await world.clock.advance(2)
 
     await sweep_from_two(world)
@@ -448,7 +449,7 @@ async def test_sync_late_follower_gets_the_assignment_of_its_generation(world: W
     await a.parked(a.ask_join(protocols=(("range", b"changed"),)))
     assert await world.state() == ("PreparingRebalance", 2)
 
-    await slow.waits.poll_now()
+    await refresh_waits(slow.waits)
 
     joined = await answer(rejoin)
     assert (joined.generation, joined.leader) == (2, a.member_id)

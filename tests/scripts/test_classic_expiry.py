@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.groups import World
+from tests.support.steps import poll_deadlines
 from tidegate.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
 from tidegate.groups.expiry import GroupExpiry, expire_group, group_of
 from tidegate.store.store import Store
@@ -58,10 +59,10 @@ async def test_others_shards_are_taken_only_when_late(world: World) -> None:
     await world.store.command("ZADD", world.store.shard_keys(3).deadlines, world.clock.now_ms, "session|default/a|b")
     stranger = Deadlines(world.store, lambda shard: shard != 3, on_due)
 
-    await stranger.poll_now()
+    await poll_deadlines(stranger)
     assert taken == []
     await world.clock.advance(LATE_MS)
-    await stranger.poll_now()
+    await poll_deadlines(stranger)
     assert taken == [Due("session", "default/a|b")]
 
 

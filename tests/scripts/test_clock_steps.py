@@ -7,7 +7,7 @@ from tests.support.groups import World
 
 async def sweep(world: World) -> None:
     """One round of a broker's loop over the group's shard."""
-    await world.brokers[0].expiry._deadlines._poll(world.keys.shard_keys.shard, marks=True)
+    await world.brokers[0].expiry.deadlines.poll(world.keys.shard_keys.shard, marks=True)
 
 
 async def pass_time(world: World, ms: int, *beating: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.scripts.test_classic_together import count_scripts
 from tests.support.groups import World
+from tests.support.includes import replace_include
 from tests.unit.server.fakes import until
 from tidegate.groups.classic import LEAVE_GROUP
 from tidegate.groups.expiry import EXPIRE_GROUP, group_script_args, group_script_keys
@@ -155,7 +156,7 @@ async def test_libraries_of_other_versions_are_removed(store: Store) -> None:
 @pytest.mark.one_server
 async def test_two_versions_have_a_library_each(settings: Settings, store: Store) -> None:
     before = library()
-    scripts.swap_include("lib/json", scripts.read("lib/json") + "-- of the next version\n")
+    replace_include("lib/json", scripts.read("lib/json") + "-- of the next version\n")
     next_version = Store(settings)
     try:
         await next_version.start()
@@ -163,7 +164,7 @@ async def test_two_versions_have_a_library_each(settings: Settings, store: Store
         assert library().name != before.name
         assert {before.name.encode(), library().name.encode()} <= await libraries(store.metadata_node)
     finally:
-        scripts.swap_include("lib/json", None)
+        replace_include("lib/json", None)
         await next_version.close()
 
 

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.clock import START_MS, SteppedClock
 from tests.support.log_broker import fetch_request
+from tests.support.steps import refresh_waits
 from tests.support.whole_broker import ClientOf, WholeBroker, request
 from tidegate.settings import Settings
 
@@ -194,7 +195,7 @@ async def test_initial_delay_waits_for_more_members(opened: Open, broker: WholeB
     assert (await hash_of(first))["state"] == "PreparingRebalance"
     for _ in range(2):  # once more, for a member came meanwhile
         await clock.advance(3_000)
-        await patient.context.waits.poll_now()
+        await refresh_waits(patient.context.waits)
     answers = await asyncio.wait_for(asyncio.gather(*joins), 10)
 
     assert {answer.generation_id for answer in answers} == {1}

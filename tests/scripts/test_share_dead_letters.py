@@ -11,6 +11,7 @@ import pytest
 from tests.support.log_broker import LogBroker, produce_request
 from tests.support.logs import batch_bytes
 from tests.support.shares import LOCK_MS, REJECT, RELEASE, Member, ShareWorld
+from tests.support.steps import sweep_expiry
 from tidegate.apis.share_reading import read_log
 from tidegate.errors import InvalidConfig, StoreUnavailable
 from tidegate.groups import configs
@@ -298,7 +299,7 @@ async def test_target_not_writable_now_is_tried_again(shares: ShareWorld, monkey
 async def swept(broker: LogBroker) -> None:
     """A broker takes what is due, and finishes it."""
     expiry = GroupExpiry(broker.store, lambda shard: True, expire_others=broker.context.shares.expirers)
-    await expiry.sweep_now()
+    await sweep_expiry(expiry)
     async with asyncio.timeout(30):
         while broker.context.shares.dead_letters.is_busy:
             await asyncio.sleep(0.01)

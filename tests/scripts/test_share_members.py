@@ -5,6 +5,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 from tests.support.shares import ShareWorld
+from tests.support.steps import sweep_expiry
 
 INVALID, FENCED, UNKNOWN = "INVALID_REQUEST", "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID"
 NOT_FOUND = "GROUP_ID_NOT_FOUND"
@@ -136,10 +137,10 @@ async def test_sessions_are_swept(shares: ShareWorld) -> None:
 
     broker = shares.brokers[1]
     expiry = GroupExpiry(broker.store, lambda _: True, lambda: "1", {SHARE_KIND: broker.context.shares.groups.expire})
-    await expiry.sweep_now()
+    await sweep_expiry(expiry)
     await shares.joined(shares.member("a"))
     for _ in range(45):
         await shares.clock.advance(1_000)
-        await expiry.sweep_now()
+        await sweep_expiry(expiry)
 
     assert await broker.store.command("HGET", shares.keys.group, "state") == b"Empty"

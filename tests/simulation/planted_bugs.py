@@ -133,9 +133,9 @@ def plant(name: str) -> None:
     """Plant a bug in this process."""
     bug = PLANTED_BUGS[name]
     if bug.path.endswith(".lua"):
-        from tidegate.store import scripts
+        from tests.support.includes import replace_include
 
-        scripts.swap_include(bug.path.removeprefix("redis_scripts/").removesuffix(".lua"), bug.source_with_bug())
+        replace_include(bug.path.removeprefix("redis_scripts/").removesuffix(".lua"), bug.source_with_bug())
         return
     module_name = bug.path.removeprefix("broker/").removesuffix(".py").replace("/", ".")
     if module_name in sys.modules:

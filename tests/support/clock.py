@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.store import scripts
+from tests.support.includes import replace_include
 from tidegate.store.store import Store
 
 KEY = "test:now_ms"
@@ -30,12 +30,12 @@ _TAGS = (
 
 def install(by_slot: bool = False) -> None:
     """Make every script rendered from now on read the stepped clock. Call before a Store starts."""
-    scripts.swap_include("lib/now_ms", _BY_SLOT if by_slot else _STEPPED)
+    replace_include("lib/now_ms", _BY_SLOT if by_slot else _STEPPED)
 
 
 def uninstall() -> None:
     """Give the scripts Redis's clock back."""
-    scripts.swap_include("lib/now_ms", None)
+    replace_include("lib/now_ms", None)
 
 
 class SteppedClock:

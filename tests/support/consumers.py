@@ -12,6 +12,7 @@ from uuid import UUID, uuid5
 from tests.support.clock import SteppedClock
 from tests.support.groups import STEP_MS, Mode
 from tests.support.handlers import FakeTopic
+from tests.support.steps import sweep_expiry
 from tidegate.errors import KafkaError
 from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
 from tidegate.groups.consumer.membership import Removal
@@ -196,7 +197,7 @@ class ConsumerWorld:
             await self.clock.advance(step)
             ms -= step
             if self.mode is not Mode.UNSWEPT:
-                await self.brokers[0].expiry.sweep_now()
+                await sweep_expiry(self.brokers[0].expiry)
             for peer in peers:
                 await peer.heartbeat()
 

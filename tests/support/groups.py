@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tests.support.built import build_broker
 from tests.support.clock import SteppedClock
+from tests.support.steps import refresh_waits, renew_waits, sweep_expiry
 from tidegate.errors import KafkaError, MemberIdRequired
 from tidegate.groups import classic
 from tidegate.groups.expiry import expire_group
@@ -65,7 +66,7 @@ class Broker:
         await self.store.close()
 
     def waiters(self) -> set[Waiter]:
-        return {waiter for entry in self.waits._entries.values() for waiter in entry.waiters}
+        return {waiter for entry in self.waits.entries.values() for waiter in entry.waiters}
 
 
 class World:
@@ -123,9 +124,9 @@ class World:
             await self.clock.advance(step)
             ms -= step
             if self.sweeping:
-                await asyncio.gather(*(broker.waits.renew_now() for broker in self.brokers))
+                await asyncio.gather(*(renew_waits(broker.waits) for broker in self.brokers))
                 if self.mode is not Mode.UNSWEPT:
-                    await self.brokers[0].expiry.sweep_now()
+                    await sweep_expiry(self.brokers[0].expiry)
             for peer in beating:
                 await peer.heartbeat()
             if self.sweeping:
@@ -138,7 +139,7 @@ class World:
     async def observe(self) -> None:
         """Every waiter looks now, and what that answers is answered."""
         for _ in range(2):
-            await asyncio.gather(*(broker.waits.poll_now() for broker in self.brokers))
+            await asyncio.gather(*(refresh_waits(broker.waits) for broker in self.brokers))
             await asyncio.sleep(0)
 
     def iteration(self, peer: Peer) -> Broker:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.model.mutations import MUTATIONS, InScript, Mutation
 from tests.simulation.planted_bugs import PLANTED_BUGS
+from tests.support.includes import replaced_include
 from tests.unit.test_house import rendered, script_names
 from tidegate.store import scripts
 
@@ -100,12 +101,11 @@ def test_constants_are_replaced_in_what_is_sent(name: str) -> None:
 
 
 def test_constants_unknown_name_is_refused() -> None:
-    scripts.swap_include("lib/log_end", "local function log_end() return ERROR.NO_SUCH_CODE end")
-    try:
-        with pytest.raises(KeyError, match=r"ERROR\.NO_SUCH_CODE"):
-            rendered("log/describe_log")
-    finally:
-        scripts.swap_include("lib/log_end", None)
+    with (
+        replaced_include("lib/log_end", "local function log_end() return ERROR.NO_SUCH_CODE end"),
+        pytest.raises(KeyError, match=r"ERROR\.NO_SUCH_CODE"),
+    ):
+        rendered("log/describe_log")
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name.replace(" ", "-"))

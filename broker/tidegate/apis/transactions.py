@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.end_txn.v5.response import EndTxnResponse
 from kio.schema.errors import ErrorCode
-from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
+from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 from kio.schema.types import ProducerId
 from kio.static.primitive import i16
 

@@ -55,7 +55,8 @@ class Deadlines:
         self._prefers = prefers
         self._on_due = on_due
         self._on_stepped_back = on_stepped_back
-        self._next_poll = [0.0] * store.settings.coordinator_shards
+        self.shards = range(store.settings.coordinator_shards)
+        self._next_poll = [0.0] * len(self.shards)
         self._polling: dict[int, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -71,10 +72,6 @@ class Deadlines:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def poll_now(self) -> None:
-        """Poll every shard once, and return when the overdue items have been handled (for tests)."""
-        await asyncio.gather(*(self._poll(shard) for shard in range(len(self._next_poll))))
-
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -87,7 +84,7 @@ class Deadlines:
             await asyncio.sleep(max(wait_s, _POLL_MIN_MS / 1000))
 
     def _begin(self, shard: int) -> asyncio.Task[None]:
-        task = self._polling[shard] = asyncio.get_running_loop().create_task(self._poll(shard, marks=True))
+        task = self._polling[shard] = asyncio.get_running_loop().create_task(self.poll(shard, marks=True))
         task.add_done_callback(lambda done: self._on_polled(shard, done))
         return task
 
@@ -97,7 +94,11 @@ class Deadlines:
         if error is not None and not isinstance(error, StoreUnavailable):
             logger.error("deadlines_failed", exc_info=error)
 
-    async def _poll(self, shard: int, marks: bool = False) -> None:
+    async def poll(self, shard: int, *, marks: bool) -> None:
+        """Dispatch the overdue items of a shard, and return when they are handled.
+
+        `marks`: leave a mark of this sweep, by which the next one detects a step of Redis's clock.
+        """
         loop = asyncio.get_running_loop()
         self._next_poll[shard] = loop.time() + _POLL_MAX_MS / 1000
         late_ms = 0 if self._prefers(shard) else LATE_MS

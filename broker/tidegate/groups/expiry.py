@@ -157,20 +157,20 @@ class GroupExpiry:
         self._expire_others = expire_others or {}
         self._store = store
         self._prefers = prefers
-        self._deadlines = Deadlines(store, prefers, self._expire, self._clamp)
+        self.deadlines = Deadlines(store, prefers, self._expire, self._clamp)
         self._granting_grace = TaskSet()
         self._verified = 0
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
         """Start the sweep."""
-        await self._deadlines.start()
+        await self.deadlines.start()
         self._loops.every("group-index", VERIFY_MS, self._verify_next)
 
     async def close(self) -> None:
         """Stop the sweep."""
         await self._loops.close()
-        await self._deadlines.close()
+        await self.deadlines.close()
         self._granting_grace.cancel()
 
     def broker_silent(self, was_named: Callable[[int], bool]) -> None:
@@ -194,10 +194,6 @@ class GroupExpiry:
         shard, self._verified = self._verified, (self._verified + 1) % self._store.settings.coordinator_shards
         if self._prefers(shard):
             await verify_index(self._store, shard, self.broker())
-
-    async def sweep_now(self) -> None:
-        """Expire what is due now in every shard (for tests)."""
-        await self._deadlines.poll_now()
 
     async def _clamp(self, shard: int, stepped_back_ms: int) -> None:
         clamped = await clamp_deadlines(self._store, shard, self.broker())

@@ -147,7 +147,7 @@ class GroupWaits:
         self.broker = broker
         self._store = store
         self._settings = settings
-        self._entries: dict[str, _Entry] = {}
+        self.entries: dict[str, _Entry] = {}
         self._on_status = on_status
         self._poll_ms = min(POLL_MS, PARK_LEASE_MS // _RENEWALS_PER_LEASE)
         self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
@@ -162,7 +162,7 @@ class GroupWaits:
     async def close(self) -> None:
         """Stop waiting; parked requests keep their members in the groups."""
         unsubscribe_group_changes(self._store, self._on_group_change)
-        tasks = [entry.task for entry in self._entries.values() if entry.task is not None]
+        tasks = [entry.task for entry in self.entries.values() if entry.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,27 +170,19 @@ class GroupWaits:
     @property
     def waiting(self) -> int:
         """Number of requests parked on this broker now."""
-        return sum(len(entry.waiters) for entry in self._entries.values())
+        return sum(len(entry.waiters) for entry in self.entries.values())
 
     def watch(self, keys: GroupKeys) -> Watch:
         """Subscribe to a group while the `with` block runs."""
         return Watch(self, keys)
 
-    async def poll_now(self) -> None:
-        """Refresh every group with waiting requests, and return when all are refreshed (for tests)."""
-        await asyncio.gather(*(self._read_status(entry) for entry in list(self._entries.values()) if entry.waiters))
-
-    async def renew_now(self) -> None:
-        """Renew the lease of every parked request (for tests)."""
-        await asyncio.gather(*(self._renew(entry) for entry in list(self._entries.values()) if entry.waiters))
-
     # -- called by Watch
 
     def submit(self, keys: GroupKeys) -> _Entry:
         """The entry of a group, which exists until `leave`."""
-        entry = self._entries.get(keys.ref)
+        entry = self.entries.get(keys.ref)
         if entry is None:
-            entry = self._entries[keys.ref] = _Entry(keys)
+            entry = self.entries[keys.ref] = _Entry(keys)
         entry.watching += 1
         return entry
 
@@ -198,7 +190,7 @@ class GroupWaits:
         """Remove one watch; the last one removes the entry."""
         entry.watching -= 1
         if entry.watching == 0:
-            self._entries.pop(entry.keys.ref, None)
+            self.entries.pop(entry.keys.ref, None)
             if entry.timer is not None:
                 entry.timer.cancel()
             if entry.task is not None:
@@ -222,7 +214,7 @@ class GroupWaits:
     def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
         """Use the status in a script's reply, which ended a phase or stored the assignment, as a refresh."""
         self._reply(keys, status)
-        entry = self._entries.get(keys.ref)
+        entry = self.entries.get(keys.ref)
         if entry is not None:
             entry.status, entry.observed_version = status, status.version
             self._wake(entry)
@@ -233,11 +225,11 @@ class GroupWaits:
 
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:
-            for entry in self._entries.values():
+            for entry in self.entries.values():
                 self._wake(entry)
             return
         ref, _, _, version = payload.rsplit(b":", 3)
-        found = self._entries.get(ref.decode())
+        found = self.entries.get(ref.decode())
         if found is not None and int(version) > found.observed_version:
             self._wake(found)
 
@@ -264,8 +256,8 @@ class GroupWaits:
             try:
                 if loop.time() - entry.renewed_at >= lease_s / _RENEWALS_PER_LEASE:
                     entry.renewed_at = loop.time()
-                    await self._renew(entry)
-                await self._read_status(entry)
+                    await self.renew(entry)
+                await self.refresh(entry)
                 entry.away_since = None
             except StoreUnavailable as error:
                 self._note_away(entry, error)
@@ -284,14 +276,16 @@ class GroupWaits:
             for waiter in list(entry.waiters):
                 waiter.unavailable(error)
 
-    async def _renew(self, entry: _Entry) -> None:
+    async def renew(self, entry: _Entry) -> None:
+        """Renew the lease of the requests parked in an entry."""
         member_ids = [waiter.member_id for waiter in entry.waiters]
         if member_ids:
             extend_sessions_after_outage(self._store, entry.keys)
             args = self._args(entry.keys, PARK_LEASE_MS, *member_ids)
             await self._store.run(RENEW_PARKED, group_script_keys(entry.keys), *args)
 
-    async def _read_status(self, entry: _Entry) -> None:
+    async def refresh(self, entry: _Entry) -> None:
+        """Read the group and answer the waiters whose answer is known."""
         for _ in range(_ATTEMPTS_MAX):
             status, entry.status = entry.status, None
             if status is None:

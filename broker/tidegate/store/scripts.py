@@ -34,18 +34,6 @@ LIBRARY_PREFIX: Final = "tidegate_"
 _HASH_DIGITS: Final = 12
 _HEADER: Final = re.compile(r"\A#!lua(?: flags=(\S+))?\n(?:--\[\[.*?\]\]\n)?", re.DOTALL)
 
-_overrides: dict[str, str] = {}
-
-
-def swap_include(name: str, source: str | None) -> None:
-    """Replace an include in scripts rendered from now on; None restores it. For tests that step the clock."""
-    if source is None:
-        _overrides.pop(name, None)
-    else:
-        _overrides[name] = source
-    _render.cache_clear()
-    library.cache_clear()
-
 
 @cache
 def root() -> Traversable:
@@ -54,18 +42,9 @@ def root() -> Traversable:
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[3] / "redis_scripts"
 
 
-def overridden(name: str) -> str | None:
-    """The replacement of an include, or None."""
-    return _overrides.get(name)
-
-
-def read(name: str) -> str:
-    """The text of a script file, with any replacement."""
-    return _overrides[name] if name in _overrides else _read_file(name)
-
-
 @cache
-def _read_file(name: str) -> str:
+def read(name: str) -> str:
+    """The text of a script file."""
     path = root()
     for part in f"{name}.lua".split("/"):
         path = path.joinpath(part)
