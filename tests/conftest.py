@@ -68,10 +68,13 @@ def redis_cluster_url() -> Iterator[str | None]:
 
 
 @pytest.fixture
-def settings(request: pytest.FixtureRequest, redis_cluster_url: str | None) -> Settings:
+def settings(
+    request: pytest.FixtureRequest, redis_cluster_url: str | None, monkeypatch: pytest.MonkeyPatch
+) -> Settings:
     """Defaults, on the session's server; on a busy machine it may take long to answer a connection."""
     url = redis_cluster_url or request.getfixturevalue("valkey").url
-    return Settings(redis_url=url, redis_connect_timeout_ms=30_000)
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 30_000)
+    return Settings(redis_url=url)
 
 
 @pytest.fixture

@@ -165,7 +165,7 @@ class Broker:
             logs=self.logs,
             waits=GroupWaits(store, settings, lease.name, on_status=guard.apply_status),
             heartbeats=heartbeats,
-            offsets=Offsets(store, settings, lease.name, lambda: lease.ends_ms, self.logs.durability.prover),
+            offsets=Offsets(store, lease.name, lambda: lease.ends_ms, self.logs.durability.prover),
             consumers=consumers,
             producer_ids=ProducerIds(store, settings),
             usage=self.logs.usage,

@@ -67,11 +67,8 @@ class ProcessSettings(BaseSettings):
     redis_command_timeout_ms: int = Field(
         5_000,
         ge=50,
-        description="Time after which a Redis command without a reply fails; raise it if Redis stalls for longer "
-        "than this, for instance while it forks",
-    )
-    redis_connect_timeout_ms: int = Field(
-        2_000, ge=50, description="Time after which a connection attempt to Redis fails; raise it for distant servers"
+        description="Time after which a Redis command without a reply fails, and two fifths of it for a connection "
+        "attempt; raise it if Redis stalls for longer than this, for instance while it forks",
     )
     redis_allow_eviction: bool = Field(
         False,
@@ -156,7 +153,6 @@ class ProcessSettings(BaseSettings):
     sasl_oauthbearer_required_scope: str | None = Field(
         None, description="Scopes, separated by commas, that an OAUTHBEARER token must all have; default: none"
     )
-    sasl_oauthbearer_scope_claim_name: str = Field("scope", description="Claim of a token that lists its scopes")
     sasl_oauthbearer_sub_claim_name: str = Field("sub", description="Claim of a token that names the user")
     sasl_oauthbearer_org_claim_name: str | None = Field(
         None,
@@ -276,12 +272,6 @@ class ProcessSettings(BaseSettings):
     )
 
     # -- sockets
-    socket_request_max_bytes: int = Field(
-        104_857_600,
-        ge=1024,
-        lt=0x16 << 24,
-        description="Maximum size of one request; raise it together with message_max_bytes",
-    )
     connections_max: int = Field(
         20_000,
         ge=1,
@@ -333,6 +323,11 @@ class ProcessSettings(BaseSettings):
         "id is released; leases are renewed 40 times as often, and three missed renewals direct clients elsewhere; "
         "raise it where Redis or processes stall for longer",
     )
+
+    @property
+    def redis_connect_timeout_ms(self) -> int:
+        """Time after which a connection attempt to Redis fails."""
+        return self.redis_command_timeout_ms * 2 // 5
 
     @property
     def broker_lease_renew_ms(self) -> int:

@@ -132,59 +132,30 @@ class Settings(ProcessSettings):
         ge=1,
         description="Minimum session timeout that a member may request; lower it to detect dead members sooner",
     )
-    group_max_session_timeout_ms: int = Field(
-        1_800_000,
-        ge=1,
-        description="Maximum session timeout that a member may request; raise it for members that pause for longer",
-    )
     group_consumer_session_timeout_ms: int = Field(
         45_000,
         ge=1,
-        description="Session timeout of members with `group.protocol=consumer`, which cannot choose it; lower it to "
-        "detect dead members sooner",
+        description="Session timeout of members of consumer groups (KIP-848) and share groups, which cannot choose it, "
+        "unless the group has its own; lower it to detect dead members sooner",
     )
     group_consumer_heartbeat_interval_ms: int = Field(
         5_000,
         ge=1,
-        description="Heartbeat interval given to members with `group.protocol=consumer`; lower it to rebalance sooner",
-    )
-    group_share_session_timeout_ms: int = Field(
-        45_000,
-        ge=1,
-        description="Session timeout of members of share groups, which cannot choose it; lower it to detect dead "
-        "members sooner",
-    )
-    group_share_heartbeat_interval_ms: int = Field(
-        5_000,
-        ge=1,
-        description="Heartbeat interval given to members of share groups; lower it to assign partitions sooner",
+        description="Heartbeat interval of members of consumer groups (KIP-848) and share groups, unless the group has "
+        "its own; lower it to rebalance sooner",
     )
     group_share_max_size: int = Field(
         200,
         ge=1,
         le=1_000,
-        description="Maximum number of members of a share group; further members are refused",
+        description="Maximum number of members of a share group; raise it for larger groups",
     )
     group_share_record_lock_duration_ms: int = Field(
         30_000,
         ge=1_000,
         le=3_600_000,
-        description="Time for which a member of a share group has the records that it acquired; then another member "
-        "gets them. Raise it for slow processing; a group's `share.record.lock.duration.ms` goes before it",
-    )
-    group_share_delivery_count_limit: int = Field(
-        5,
-        ge=2,
-        le=25,
-        description="Deliveries of a record of a share group before it counts as failed; a group's "
-        "`share.delivery.count.limit` goes before it",
-    )
-    group_share_partition_max_record_locks: int = Field(
-        2_000,
-        ge=100,
-        le=10_000,
-        description="Maximum offsets from the first unfinished record of a share-partition to the last one in flight; "
-        "raise it if many members share a partition",
+        description="Time for which a member of a share group has the records that it acquired, unless the group has "
+        "`share.record.lock.duration.ms`; raise it for slow processing",
     )
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
         "bidirectional",
@@ -201,13 +172,7 @@ class Settings(ProcessSettings):
     group_max_size: int = Field(
         5_000,
         ge=1,
-        description="Maximum number of members of a group; further members are refused; raise it for larger groups",
-    )
-    offset_metadata_max_bytes: int = Field(
-        4_096,
-        ge=0,
-        description="Maximum length of the metadata of one committed offset, in UTF-16 units; raise it for "
-        "applications that keep state there",
+        description="Maximum number of members of a group that is no share group; raise it for larger groups",
     )
     offsets_retention_minutes: int = Field(
         10_080,
@@ -321,33 +286,10 @@ class Settings(ProcessSettings):
         description="Maximum size of one stream entry, into which small batches are joined; a larger batch has an "
         "entry of its own; lower it if reads of old records stall Redis",
     )
-    log_tail_cache_bytes: int = Field(
-        256 << 20,
-        ge=0,
-        description="Memory of this broker for recent entries, from which consumers at the end of a log read; lower "
-        "it on hosts with little memory; 0 disables the cache",
-    )
     client_metrics_enabled: bool = Field(
         False,
         description="Take the metrics that clients push (KIP-714) and show sums of them at /metrics; needs "
         "`tidegate[client-metrics]` and subscriptions made by `kafka-client-metrics`; without it clients do not push",
-    )
-    redis_memory_percent_max: int = Field(
-        95,
-        ge=1,
-        le=100,
-        description="Highest use of Redis's maxmemory, in percent, at which records are accepted; producers are slowed "
-        "down from 10 below it on; raise it where retention keeps a large Redis nearly full",
-    )
-    produce_validate_records: bool = Field(
-        True,
-        description="Check the structure of the records of every produced batch, about 1 us each; disable it only if "
-        "all producers are trusted, because one damaged batch stops the consumers of its partition",
-    )
-    fetch_max_bytes: int = Field(
-        57_671_680,
-        ge=1024,
-        description="Maximum bytes of records in one fetch reply; lower it on hosts with little memory",
     )
     usage_sample_interval_ms: int = Field(
         60_000,
@@ -359,12 +301,6 @@ class Settings(ProcessSettings):
         None,
         description="Root of the archive that holds old records, the same for all brokers: a local folder or a URI "
         "(s3://, gs://, file://); without it there is no tiered storage",
-    )
-    producer_id_expiration_ms: int = Field(
-        86_400_000,
-        ge=1_000,
-        description="Time after which the state of an idle idempotent producer is removed; raise it for "
-        "producers that pause for longer, lower it to free memory",
     )
 
     # -- durability

@@ -170,6 +170,7 @@ async def test_append_brokers_race_on_one_partition_with_dropped_connections(
 ) -> None:
     monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 5_000)
     monkeypatch.setattr("tidegate.log.progress.SNAPSHOT_ENTRIES", 40)
+    monkeypatch.setattr("tidegate.log.services.CACHE_BYTES_MAX", 1 << 16)
     appends = int(os.environ.get("TIDEGATE_RACE_APPENDS", "1200"))
     seed = int(os.environ.get("TIDEGATE_RACE_SEED", str(random.SystemRandom().randrange(1 << 32))))
     print(f"TIDEGATE_RACE_SEED={seed} TIDEGATE_RACE_APPENDS={appends}")
@@ -180,8 +181,7 @@ async def test_append_brokers_race_on_one_partition_with_dropped_connections(
         for proxy in proxies:
             await proxy.start()
             stack.push_async_callback(proxy.close)
-            changes = {"redis_url": proxy.url, "log_tail_cache_bytes": 1 << 16}
-            brokers.append(await stack.enter_async_context(broker(settings, **changes)))
+            brokers.append(await stack.enter_async_context(broker(settings, redis_url=proxy.url)))
         race = Race(random.Random(seed), [logs.partition(TOPIC, 0) for logs in brokers], appends)
         done, observed = asyncio.Event(), list[bytes]()
         cutter = asyncio.create_task(_cutter(race, proxies))

@@ -61,7 +61,6 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
         "TIDEGATE_ARCHIVE_PATH": str(root),
         "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "200",
         "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(8 << 10),
-        "TIDEGATE_LOG_TAIL_CACHE_BYTES": "0",
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
     with Cluster(brokers=2, settings=settings) as cluster:
@@ -82,8 +81,18 @@ def given_tiered(cluster: Cluster, root: Path | str) -> Tiered:
     ends = archive_topic(cluster.redis_url, topic, root, SHAPE)
     assert [ends[partition] for partition in range(PARTITIONS)] == [len(records) for records in produced]
     local_starts = wait_trimmed(cluster, topic)
+    empty_caches(cluster)
     produce(cluster, topic, produced, AFTER)
     return Tiered(cluster, topic, produced, served, local_starts)
+
+
+def empty_caches(cluster: Cluster) -> None:
+    """Start the brokers again: what they have seen they would not read from files."""
+    for broker in cluster.brokers:
+        assert broker.drain() == 0
+        broker.start()
+    for broker in cluster.brokers:
+        broker.wait_ready()
 
 
 def produce(cluster: Cluster, topic: str, produced: list[list[tuple[Any, ...]]], count: int) -> None:

@@ -69,7 +69,6 @@ def tiered(uri: str) -> Iterator[Tiered]:
         "TIDEGATE_ARCHIVE_PATH": uri,
         "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "200",
         "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(8 << 10),
-        "TIDEGATE_LOG_TAIL_CACHE_BYTES": "0",
     }
     with Cluster(brokers=2, settings=settings) as cluster:
         yield given_tiered(cluster, uri)

@@ -22,7 +22,7 @@ Letter = tuple[dict[str, str], bytes | None, bytes | None]
 @pytest.fixture
 def pair() -> Iterator[Cluster]:
     """Two brokers that a test may kill."""
-    settings = {"TIDEGATE_GROUP_SHARE_HEARTBEAT_INTERVAL_MS": "300"}
+    settings = {"TIDEGATE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300"}
     with Cluster(brokers=2, settings=settings) as running:
         yield running
 

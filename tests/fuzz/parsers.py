@@ -39,7 +39,7 @@ OPENED_BYTES_MAX: Final = 1 << 20
 PRODUCE: Final = 0
 INSTRUMENTED: Final = ("/tidegate/protocol/", "/tidegate/records/", "/kio/serial/")
 """What guides the fuzzer: all 17,500 functions in memory would take minutes to instrument."""
-_RULES: Final = RecordRules(structure=True, compacted=True, log_append_time=False, oldest_ms=0, newest_ms=1 << 60)
+_RULES: Final = RecordRules(compacted=True, log_append_time=False, oldest_ms=0, newest_ms=1 << 60)
 _SIZE_AT: Final = 8
 _ATTRIBUTES_AT: Final = 21
 

@@ -163,7 +163,7 @@ async def test_pipeline_archives_and_brokers_read_it_as_compose_starts_them(buil
     redis, port, admin_port = ValkeyServer(), free_port(), free_port()
     environment = {
         **on_loopback(redis, port, admin_port),
-        **{"TIDEGATE_ARCHIVE_PATH": "/archive", "TIDEGATE_LOG_TAIL_CACHE_BYTES": "0"},
+        "TIDEGATE_ARCHIVE_PATH": "/archive",
         "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
     }
     lake = services()["lake"]

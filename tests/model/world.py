@@ -34,7 +34,7 @@ class Broker:
         self.store = LinkedStore(settings, network, name)
         self.waits = GroupWaits(self.store, settings, lambda: name)
         self.heartbeats = Heartbeats(self.store, settings, lambda: name, network.loop.time)
-        self.offsets = Offsets(self.store, settings, lambda: name)
+        self.offsets = Offsets(self.store, lambda: name)
         self.expiry = GroupExpiry(self.store, lambda _: True, lambda: name)
         self.disturbed_ms: list[int] = []
         for link in self.store.lanes():

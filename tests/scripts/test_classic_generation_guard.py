@@ -265,7 +265,7 @@ async def test_group_lost_whole_continues_higher(world: World) -> None:
 
 async def commit_alone(world: World, entry: list[str]) -> None:
     code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    Offsets(world.store, world.settings).commit(world.keys, Commit(-1, "", None, entry), code.set_result)
+    Offsets(world.store).commit(world.keys, Commit(-1, "", None, entry), code.set_result)
     assert await asyncio.wait_for(code, 30) == NONE
 
 

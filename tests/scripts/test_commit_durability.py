@@ -45,7 +45,7 @@ async def commit(offsets: Offsets, store: Store, generation: int = -1) -> int:
 
 async def test_commit_replicated_is_acknowledged_when_a_replica_has_it(primary: ValkeyServer) -> None:
     async with store_on(primary, 20_000) as store:
-        offsets = Offsets(store, store.settings, prove=Durability(store).prove)
+        offsets = Offsets(store, prove=Durability(store).prove)
         committing = asyncio.ensure_future(commit(offsets, store))
         await asyncio.sleep(0.2)
         assert not committing.done()
@@ -59,7 +59,7 @@ async def test_commit_replicated_is_acknowledged_when_a_replica_has_it(primary: 
 
 async def test_commit_unproved_answers_coordinator_not_available(primary: ValkeyServer) -> None:
     async with store_on(primary, 50) as store:
-        offsets = Offsets(store, store.settings, prove=Durability(store).prove)
+        offsets = Offsets(store, prove=Durability(store).prove)
 
         assert await commit(offsets, store) == NOT_AVAILABLE
 
@@ -69,7 +69,7 @@ async def test_commit_refused_needs_no_proof(primary: ValkeyServer) -> None:
         raise AssertionError("nothing was written")
 
     async with store_on(primary, 50) as store:
-        assert await commit(Offsets(store, store.settings, prove=prove), store, generation=3) not in (
+        assert await commit(Offsets(store, prove=prove), store, generation=3) not in (
             NONE,
             NOT_AVAILABLE,
         )
@@ -91,5 +91,5 @@ async def test_commit_connection_lost_before_the_proof_answers_coordinator_not_a
         tasks.add(asyncio.ensure_future(reconnect(node, on_proved)))
 
     async with store_on(primary, 50) as store:
-        assert await commit(Offsets(store, store.settings, prove=prove), store) == NOT_AVAILABLE
+        assert await commit(Offsets(store, prove=prove), store) == NOT_AVAILABLE
         await asyncio.gather(*tasks)

@@ -77,8 +77,9 @@ async def test_responses_keep_the_order_of_requests(broker: Asking) -> None:
     assert answers[0][4:] == fetched(topic, NO_ERROR, 0, b"")
 
 
-async def test_request_above_the_limit_is_disconnected(valkey: ValkeyServer) -> None:
-    async with broker_of_the_guide(valkey, socket_request_max_bytes=65_536) as broker:
+async def test_request_above_the_limit_is_disconnected(valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.server.limits.REQUEST_BYTES_MAX", 65_536)
+    async with broker_of_the_guide(valkey) as broker:
         broker.client.writer.write(i32(65_537))
         with pytest.raises(IncompleteReadError):
             await asyncio.wait_for(broker.client.receive_frame(), WAIT_S)

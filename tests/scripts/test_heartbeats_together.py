@@ -106,7 +106,7 @@ async def test_commits_of_a_group_with_a_key_of_another_type_fail_alone(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = world.brokers[0]
-    offsets = Offsets(broker.store, world.settings)
+    offsets = Offsets(broker.store)
     shard = world.keys.shard_keys.shard
     every = (world.store.group_keys("default", f"g{number}") for number in itertools.count())
     foreign, sound = itertools.islice((keys for keys in every if keys.shard_keys.shard == shard), 2)

@@ -53,9 +53,10 @@ async def test_entries_stay_below_the_cap(store: Store, settings: Settings) -> N
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 async def test_read_starts_with_the_batch_that_contains_the_offset(
-    store: Store, settings: Settings, cache_bytes: int
+    store: Store, settings: Settings, cache_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with broker(settings, log_tail_cache_bytes=cache_bytes) as logs:
+    monkeypatch.setattr("tidegate.log.services.CACHE_BYTES_MAX", cache_bytes)
+    async with broker(settings) as logs:
         log = await _open(store, logs)
         await asyncio.gather(*(append_later(log, batch(count=10)) for _ in range(3)))
         await append(log, count=10)
@@ -138,8 +139,11 @@ async def test_deleted_partition_is_unknown_to_appends_and_reads(
             await read(log, 0)
 
 
-async def test_read_of_an_uncached_log_reaches_its_end(store: Store, settings: Settings) -> None:
-    async with broker(settings, log_entry_bytes_max=300, log_tail_cache_bytes=2_000) as logs:
+async def test_read_of_an_uncached_log_reaches_its_end(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.services.CACHE_BYTES_MAX", 2_000)
+    async with broker(settings, log_entry_bytes_max=300) as logs:
         log = await _open(store, logs)
         await asyncio.gather(*(append_later(log, batch(count=2, value=b"y" * 50)) for _ in range(100)))
         found = await read_all(log)

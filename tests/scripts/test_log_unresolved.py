@@ -10,6 +10,7 @@ import asyncio
 import signal
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,14 +19,12 @@ from tests.support.logs import TOPIC, append, append_later, batch, broker, given
 from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
 from tidegate.errors import RequestTimedOut, StoreUnavailable
+from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-IMPATIENT: dict[str, Any] = {
-    "redis_command_timeout_ms": 1_000,
-    "redis_connect_timeout_ms": 1_000,
-}
+COMMAND_TIMEOUT_MS = 1_000
 
 
 class PausedServer(ValkeyServer):
@@ -53,11 +52,25 @@ async def server() -> AsyncIterator[PausedServer]:
 async def settings(server: PausedServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Those of an impatient broker on that server."""
     monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 100)
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 1_000)
     store = Store(Settings(redis_url=server.url))
     await store.start()
     await given_log(store)
     await store.close()
-    return Settings(redis_url=server.url, **IMPATIENT)
+    return Settings(redis_url=server.url, redis_command_timeout_ms=COMMAND_TIMEOUT_MS)
+
+
+@asynccontextmanager
+async def behind_proxy(server: PausedServer, settings: Settings) -> AsyncIterator[tuple[Proxy, Logs]]:
+    """The logs of a broker whose links to the server may lose requests; producer 9 has stored its first batch."""
+    proxy = Proxy(server.port)
+    await proxy.start()
+    try:
+        async with broker(settings, redis_url=proxy.url) as logs:
+            await append(logs.partition(TOPIC, 0), of(9, 0))
+            yield proxy, logs
+    finally:
+        await proxy.close()
 
 
 def of(producer_id: int, sequence: int, epoch: int = 0) -> Any:
@@ -153,57 +166,40 @@ async def test_append_behind_unknown_outcome_gets_its_answer(
 
 
 async def test_append_behind_lost_request_is_not_out_of_order(server: PausedServer, settings: Settings) -> None:
-    proxy = Proxy(server.port)
-    await proxy.start()
-    try:
-        async with broker(settings, redis_url=proxy.url) as logs:
-            log = logs.partition(TOPIC, 0)
-            await append(log, of(9, 0))
-            await lost(proxy, log, of(9, 1))
-            # It is not in the log, and could still come to be.
-            assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
-            assert await stored(log, of(9, 1), of(9, 2)) == [1, 2]
-    finally:
-        await proxy.close()
+    async with behind_proxy(server, settings) as (proxy, logs):
+        log = logs.partition(TOPIC, 0)
+        await lost(proxy, log, of(9, 1))
+        # It is not in the log, and may still be appended.
+        assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
+        assert await stored(log, of(9, 1), of(9, 2)) == [1, 2]
 
 
 async def test_append_after_one_of_two_retries_is_not_out_of_order(server: PausedServer, settings: Settings) -> None:
     """The retry of a batch is stored; the next is still to be sent again when one behind both arrives."""
-    proxy = Proxy(server.port)
-    await proxy.start()
-    try:
-        async with broker(settings, redis_url=proxy.url) as logs:
-            log = logs.partition(TOPIC, 0)
-            await append(log, of(9, 0))
-            await lost(proxy, log, of(9, 1), of(9, 2))
-            assert await stored(log, of(9, 1)) == [1]
-            assert await outcomes(log, of(9, 3)) == [RequestTimedOut]
-            assert await stored(log, of(9, 2), of(9, 3)) == [2, 3]
-            assert await numbers(log, 9) == [0, 1, 2, 3]
-    finally:
-        await proxy.close()
+    async with behind_proxy(server, settings) as (proxy, logs):
+        log = logs.partition(TOPIC, 0)
+        await lost(proxy, log, of(9, 1), of(9, 2))
+        assert await stored(log, of(9, 1)) == [1]
+        assert await outcomes(log, of(9, 3)) == [RequestTimedOut]
+        assert await stored(log, of(9, 2), of(9, 3)) == [2, 3]
+        assert await numbers(log, 9) == [0, 1, 2, 3]
 
 
 async def test_append_executed_after_its_answer_is_found(server: PausedServer, settings: Settings) -> None:
-    proxy, late = Proxy(server.port), of(9, 1)
-    await proxy.start()
-    try:
-        async with broker(settings, redis_url=proxy.url) as logs, broker(settings) as others:
-            log = logs.partition(TOPIC, 0)
-            await append(log, of(9, 0))
-            proxy.cut_all(LinkFault.DROP_REQUEST)
-            proxy.refusing = True
-            mark = b"%b:%d" % (logs.writer.name, 2)
-            assert await outcomes(log, late) == [RequestTimedOut]
-            proxy.refusing = False
-            await reachable(log)
-            assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
-            # Only now does Redis get the command that was on its way.
-            await others.store.command("XADD", log.keys.log, "NOMKSTREAM", "1-1", "w", mark, "b", bytes(late.buffer))
-            assert await stored(log, of(9, 1), of(9, 2)) == [1, 2]
-            assert await numbers(log, 9) == [0, 1, 2]
-    finally:
-        await proxy.close()
+    late = of(9, 1)
+    async with behind_proxy(server, settings) as (proxy, logs), broker(settings) as others:
+        log = logs.partition(TOPIC, 0)
+        proxy.cut_all(LinkFault.DROP_REQUEST)
+        proxy.refusing = True
+        mark = b"%b:%d" % (logs.writer.name, 2)
+        assert await outcomes(log, late) == [RequestTimedOut]
+        proxy.refusing = False
+        await reachable(log)
+        assert await outcomes(log, of(9, 2)) == [RequestTimedOut]
+        # Only now does Redis get the command that was on its way.
+        await others.store.command("XADD", log.keys.log, "NOMKSTREAM", "1-1", "w", mark, "b", bytes(late.buffer))
+        assert await stored(log, of(9, 1), of(9, 2)) == [1, 2]
+        assert await numbers(log, 9) == [0, 1, 2]
 
 
 async def test_append_never_sent_answers_unavailable(server: PausedServer, settings: Settings) -> None:

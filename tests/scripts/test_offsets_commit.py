@@ -337,7 +337,7 @@ async def test_commits_of_a_tick_are_judged_one_by_one_in_order(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
     await given_group(store, keys, generation=2, members=["a", "b"])
-    offsets, answers = Offsets(store, settings), []
+    offsets, answers = Offsets(store), []
     done = asyncio.Event()
 
     def entry(offset: int) -> list[str]:
@@ -367,7 +367,7 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
     keys = clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, generation=2, members=["a"])
     lease_ends_ms = clock.now_ms + 10_000
-    offsets = Offsets(clock_store, clock_store.settings, lease_ends_ms=lambda: lease_ends_ms)
+    offsets = Offsets(clock_store, lease_ends_ms=lambda: lease_ends_ms)
 
     async def commit(offset: int) -> int:
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -460,7 +460,7 @@ async def test_commits_behind_one_that_waits_for_the_catalog_stay_in_order(store
 async def test_commits_of_a_tick_to_groups_of_one_shard_are_judged_each_by_its_group(
     clock: SteppedClock, clock_store: Store
 ) -> None:
-    offsets, answers = Offsets(clock_store, clock_store.settings), {}
+    offsets, answers = Offsets(clock_store), {}
     names = [f"group-{number}" for number in range(600)]
     one_shard = [name for name in names if clock_store.group_keys("default", name).shard_keys.shard == 7]
     assert len(one_shard) > 4

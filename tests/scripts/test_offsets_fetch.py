@@ -267,7 +267,7 @@ async def test_equal_reads_of_a_tick_are_one_command(broker: Broker, monkeypatch
 async def test_offset_fetch_returns_commits_queued_before_it_in_the_same_tick(
     store: Store, settings: Settings, keys: GroupKeys
 ) -> None:
-    offsets, observed = Offsets(store, settings), asyncio.Queue[Any]()
+    offsets, observed = Offsets(store), asyncio.Queue[Any]()
 
     def commit(offset: int) -> None:
         entries = ["t1:0", entry_json(offset, -1, T1.topic_hex, "")]

@@ -183,7 +183,10 @@ async def test_script_waits_until_its_keys_are_together(sharded: Sharded, store:
     assert await count_both(store) == [3, 3]
 
 
-async def test_replies_incomplete_at_the_deadline_are_unavailable(sharded: Sharded, slot: int) -> None:
+async def test_replies_incomplete_at_the_deadline_are_unavailable(
+    sharded: Sharded, slot: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 30_000)
     store = Store(Settings(redis_url=sharded.url, redis_command_timeout_ms=400))
     await store.start()
     try:
@@ -510,7 +513,7 @@ async def test_nodes_are_reached_by_announced_names_over_tls(tmp_path: Path) -> 
     """Addresses would fail the check of the certificates' names."""
     authority = Authority(tmp_path)
     with TlsSharded(authority) as sharded:
-        settings = Settings(redis_url=sharded.url, redis_ca_file=authority.ca_file, redis_connect_timeout_ms=30_000)
+        settings = Settings(redis_url=sharded.url, redis_ca_file=authority.ca_file, redis_command_timeout_ms=75_000)
         opened = Store(settings)
         await opened.start()
         try:
@@ -575,7 +578,7 @@ async def test_addresses_that_are_silent_are_passed_over(sharded: Sharded) -> No
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
         silent = "".join(f"127.0.0.1:{server.getsockname()[1]}," for server in (one, another))
         url = sharded.url.replace("redis+cluster://", f"redis+cluster://{silent}")
-        store = Store(Settings(redis_url=url, redis_connect_timeout_ms=400))
+        store = Store(Settings(redis_url=url, redis_command_timeout_ms=1_000))
         await store.start()
         assert store.available
         await store.close()

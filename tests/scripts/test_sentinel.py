@@ -54,7 +54,7 @@ def by(*sentinel_ports: int) -> Settings:
     """The service by sentinels, in this order."""
     hosts = ",".join(f"127.0.0.1:{port}" for port in sentinel_ports)
     return Settings(
-        redis_url=f"redis+sentinel://{hosts}/main", redis_sentinel_password="hidden", redis_connect_timeout_ms=5_000
+        redis_url=f"redis+sentinel://{hosts}/main", redis_sentinel_password="hidden", redis_command_timeout_ms=12_500
     )
 
 
@@ -102,7 +102,7 @@ async def test_sentinel_that_hangs_is_asked_again_and_delays_no_other(watched: W
 )
 async def test_missing_primary_is_reported_with_the_reason(watched: Watched, url: str, reason: str) -> None:
     asked = url.format(sentinel=f"127.0.0.1:{watched.sentinel_ports[0]}")
-    store = Store(Settings(redis_url=asked, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
+    store = Store(Settings(redis_url=asked, redis_sentinel_password="hidden", redis_command_timeout_ms=1_250))
 
     with pytest.raises(StoreUnavailable, match=reason) as reported:
         await store.start()
@@ -121,7 +121,7 @@ async def test_server_that_reports_itself_a_replica_is_refused(
     replica = next(server for server in watched.servers if server.port != watched.primary_port())
     with redis.Redis(port=replica.port) as client:
         await until(lambda: client.role()[0] == b"slave")
-    store = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden", redis_connect_timeout_ms=500))
+    store = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden", redis_command_timeout_ms=1_250))
 
     async def stale(primary: Primary) -> Address:
         return replace(primary.address, port=replica.port)

@@ -103,9 +103,10 @@ async def test_store_recovers_after_redis_was_unavailable() -> None:
         server.stop()
 
 
-async def test_start_blocked_event_loop_connects() -> None:
+async def test_start_blocked_event_loop_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 100)
     server = ValkeyServer()
-    store = Store(Settings(redis_url=server.url, redis_connect_timeout_ms=100))
+    store = Store(Settings(redis_url=server.url))
     try:
         asyncio.get_running_loop().call_soon(time.sleep, 0.5)  # every timer of the start is overdue at once
         await store.start()

@@ -108,7 +108,7 @@ class BrokerContext:
         if self.settings.client_metrics_enabled:
             load_decoder()
         self.group_limits = None if self.quotas is None else GroupLimits(self.store, self.quotas.quotas)
-        self.memory_pressure = MemoryPressure(self.store, self.settings.redis_memory_percent_max / 100)
+        self.memory_pressure = MemoryPressure(self.store)
         self.commit_reports = CommitReports(self.usage, self.mirror)
         self.shares = ShareService(
             self.store,

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.fetch_message_sets import answer_message_sets
-from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, Reading
+from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, BYTES_MAX, Reading
 from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
 from tidegate.apis.mirroring import note_fetched, note_fetched_together
 from tidegate.apis.registry import inline_api
@@ -70,9 +70,8 @@ class Fetching(Reading):
     __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
 
     def __init__(self, call: Call, request: FetchRequest, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
-        settings = call.context.settings
-        max_bytes = max(0, min(request.max_bytes, settings.fetch_max_bytes))
-        wait_ms = min(request.max_wait // _MILLISECOND, settings.connections_max_idle_ms)
+        max_bytes = max(0, min(request.max_bytes, BYTES_MAX))
+        wait_ms = min(request.max_wait // _MILLISECOND, call.context.settings.connections_max_idle_ms)
         deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms > 0 else 0.0
         super().__init__(call, fetch_set, request.isolation_level, max_bytes, deadline_s)
         self._min_bytes = min(request.min_bytes, max_bytes)

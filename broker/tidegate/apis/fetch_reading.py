@@ -49,6 +49,8 @@ BATCHES_FROM: Final = 4
 """Version from which on records are sent as batches; older ones get message sets (`fetch_message_sets`)."""
 LEADERS_FROM: Final = 16
 """Version from which on an error about the leader's epoch names the leader (KIP-951)."""
+BYTES_MAX: Final = 55 << 20
+"""Bytes of records in one response: Kafka's default of `fetch.max.bytes`."""
 _ONE_MESSAGE_FROM: Final = 3
 _STORE_AWAY_PAUSE_S: Final = 0.1
 BY_ORDER: Final = attrgetter("order")

@@ -44,7 +44,7 @@ from tidegate.protocol.throttle_time import with_throttle_time
 from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
-from tidegate.records.validation import RecordRules, RecordsRefused, header_suffices, open_and_check, open_inline
+from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check, open_inline
 from tidegate.store.calls import error_of
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.topics import names
@@ -234,7 +234,7 @@ class Producing:
             raise KafkaStorageError("the organisation's records fill what it may have (quota log_bytes_max)")
         delay_s = pressure.delay_s(key)
         if delay_s is None:
-            raise KafkaStorageError("Redis is nearly full (redis_memory_percent_max)")
+            raise KafkaStorageError("Redis uses nearly all of its maxmemory")
         self._delay_s = max(self._delay_s, delay_s)
 
     def _transaction(self, topic: Topic, index: int, batch: Batch) -> InTransaction:
@@ -266,7 +266,6 @@ class Producing:
         """The batch to append. Raises KafkaError, RecordsRefused, _MustOpen."""
         config = topic.config
         rules = RecordRules(
-            self._call.context.settings.produce_validate_records,
             _COMPACT in config.cleanup_policy,
             config.message_timestamp_type == _LOG_APPEND_TIME,
             now_ms - config.message_timestamp_before_max_ms,
@@ -279,11 +278,10 @@ class Producing:
             batch = parse_produced(records, self._call.version, config.max_message_bytes)
             if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
                 raise InvalidRecord("a transactional batch needs a producer id")
-            if rules.structure or not header_suffices(batch, rules):
-                opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
-                if opened is None:
-                    raise _MustOpen(partial(open_and_check, batch, rules, self._opened_bytes_max))
-                batch = opened
+            opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
+            if opened is None:
+                raise _MustOpen(partial(open_and_check, batch, rules, self._opened_bytes_max))
+            batch = opened
         if config.compression_codec is not None and batch.codec != config.compression_codec:
             raise _MustOpen(lambda: batch)  # compressed again in a thread
         return batch

@@ -15,6 +15,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
+from tidegate.apis.fetch_reading import BYTES_MAX
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
 from tidegate.apis.share_sessions import (
@@ -138,8 +139,8 @@ class ShareFetching:
             self._end()
 
     def _new_reading(self) -> ShareReading:
-        request, settings = self._request, self._call.context.settings
-        max_bytes = max(1, min(request.max_bytes, settings.fetch_max_bytes))
+        request = self._request
+        max_bytes = max(1, min(request.max_bytes, BYTES_MAX))
         exact = request.share_acquire_mode == RECORD_LIMIT
         return ShareReading(self._call, self._session, request.max_records, max_bytes, request.batch_size, exact)
 

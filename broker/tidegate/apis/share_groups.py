@@ -78,7 +78,7 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
             answer(HeartbeatAnswer(entered.member_id, entered.member_epoch, None, interval_ms(answered)))
 
     def interval_ms(of_group: int) -> int:
-        return of_group or context.settings.group_share_heartbeat_interval_ms
+        return of_group or context.settings.group_consumer_heartbeat_interval_ms
 
     plain = context.consumers.plain
     member = plain.answer(keys, MemberRef(entered.member_id, entered.member_epoch), on_reply)

@@ -49,6 +49,8 @@ SOFTWARE_LENGTH_MAX: Final = 100
 _ASSIGNED: Final = itemgetter(1)
 ASSIGNMENTS_BYTES_MAX: Final = 8 << 20
 """Largest sum of a leader's assignments: as much as the metadata of a group's members."""
+SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
+"""Longest session timeout that a member may request: Kafka's default of `group.max.session.timeout.ms`."""
 MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
 """Names and metadata of all protocols of one member. Kafka limits a whole group to this size (one record)."""
 _READS_MAX: Final = 10
@@ -60,8 +62,8 @@ async def join(store: Store, waits: GroupWaits, keys: GroupKeys, request: JoinRe
 
     Raises JoinRefused, OtherGroupType (a KIP-848 group), StoreUnavailable.
     """
-    settings = store.settings
-    if not settings.group_min_session_timeout_ms <= request.session_timeout_ms <= settings.group_max_session_timeout_ms:
+    shortest_ms = store.settings.group_min_session_timeout_ms
+    if not shortest_ms <= request.session_timeout_ms <= SESSION_TIMEOUT_MAX_MS:
         raise JoinRefused(InvalidSessionTimeout(), request.member_id)
     while True:
         with waits.watch(keys) as watch:

@@ -92,6 +92,8 @@ STREAMS_VALUES: Final = (
 """Configs that a streams group has in its hash."""
 STREAMS_SESSION_TIMEOUT_MS: Final = 45_000
 STREAMS_HEARTBEAT_INTERVAL_MS: Final = 5_000
+SHARE_DELIVERY_COUNT_LIMIT: Final = 5
+SHARE_PARTITION_MAX_RECORD_LOCKS: Final = 2_000
 
 BELOW: Final = (
     (HEARTBEAT_INTERVAL, SESSION_TIMEOUT),
@@ -133,11 +135,11 @@ CONFIGS: Final = {
             "Standby tasks of each task with state, on other processes than the active one", "0",
         ),
         _number(
-            "share.session.timeout.ms", "group_share_session_timeout_ms", 1_000, 3_600_000,
+            "share.session.timeout.ms", "group_consumer_session_timeout_ms", 1_000, 3_600_000,
             "Session timeout of the group's members",
         ),
         _number(
-            "share.heartbeat.interval.ms", "group_share_heartbeat_interval_ms", 100, 600_000,
+            "share.heartbeat.interval.ms", "group_consumer_heartbeat_interval_ms", 100, 600_000,
             "Heartbeat interval given to the group's members",
         ),
         _number(
@@ -145,12 +147,13 @@ CONFIGS: Final = {
             "Time for which a member has the records that it acquired",
         ),
         _number(
-            "share.delivery.count.limit", "group_share_delivery_count_limit", 2, 25,
-            "Deliveries of a record before it counts as failed",
+            "share.delivery.count.limit", "", 2, 25,
+            "Deliveries of a record before it counts as failed", str(SHARE_DELIVERY_COUNT_LIMIT),
         ),
         _number(
-            "share.partition.max.record.locks", "group_share_partition_max_record_locks", 100, 10_000,
+            "share.partition.max.record.locks", "", 100, 10_000,
             "Maximum offsets from the first unfinished record of a partition to the last one in flight",
+            str(SHARE_PARTITION_MAX_RECORD_LOCKS),
         ),
         GroupConfig(
             RESET_CONFIG, "Where a partition begins when the group first reads it: latest, earliest or "

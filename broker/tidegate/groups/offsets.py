@@ -39,7 +39,6 @@ from tidegate.groups.expire_and_retry import (
     nobody,
 )
 from tidegate.groups.expiry import expirer
-from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
@@ -122,8 +121,12 @@ def parse_values(fields: Sequence[str], values: Sequence[bytes | None]) -> dict[
     return {name: parse_entry(value) for name, value in zip(fields, values, strict=True) if value is not None}
 
 
+METADATA_UNITS_MAX: Final = 4_096
+"""UTF-16 units of a commit's metadata: Kafka's default of `offset.metadata.max.bytes`, which counts these too."""
+
+
 def metadata_fits(metadata: str, units_max: int) -> bool:
-    """Whether commit metadata has at most `units_max` UTF-16 units; Kafka counts these, despite the setting's name."""
+    """Whether commit metadata has at most `units_max` UTF-16 units."""
     if len(metadata) > units_max:
         return False
     return 2 * len(metadata) <= units_max or len(metadata.encode("utf-16-le", "surrogatepass")) // 2 <= units_max
@@ -135,7 +138,6 @@ class Offsets:
     def __init__(
         self,
         store: Store,
-        settings: Settings,
         broker: BrokerName = nobody,
         lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
         prove: Prove | None = None,
@@ -146,7 +148,6 @@ class Offsets:
         self._topics_version = 0
         self._asked = self._on_group_change = 0
         """Reads of the catalogue's version in the store; the newest one answered set `_topics_version`."""
-        self._metadata_units_max = settings.offset_metadata_max_bytes
         self._broker, self._lease_ends_ms, self._prove = broker, lease_ends_ms, prove
         self._expire = expirer(store, broker)
         self._faulty = FaultyGroups()
@@ -156,8 +157,8 @@ class Offsets:
         self._scheduled = False
 
     def takes_metadata(self, metadata: str) -> bool:
-        """Whether commit metadata is within `offset_metadata_max_bytes`."""
-        return metadata_fits(metadata, self._metadata_units_max)
+        """Whether commit metadata is short enough."""
+        return metadata_fits(metadata, METADATA_UNITS_MAX)
 
     @property
     def next_question(self) -> int:

@@ -12,6 +12,8 @@ from typing import Final, NamedTuple
 from tidegate.errors import InvalidProducerEpoch, KafkaError, OutOfOrderSequenceNumber
 
 BATCHES_KEPT: Final = 5
+PRODUCER_ID_EXPIRATION_MS: Final = 86_400_000
+"""Time after which the state of an idle producer is removed: Kafka's default of `producer.id.expiration.ms`."""
 _MASK: Final = 0x7FFFFFFF
 _AHEAD_MAX: Final = 1 << 30
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.log import open_transactions
-from tidegate.log.producers_table import ProducerState, to_text
+from tidegate.log.producers_table import PRODUCER_ID_EXPIRATION_MS, ProducerState, to_text
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure
 from tidegate.store.scripts import Script
@@ -132,7 +132,7 @@ class Progress:
         """The first arguments of the script, and the states as of now, which are immutable."""
         clock = self._log.store.clock
         if clock.agrees:
-            expired_ms = clock.now_ms() - self._log.settings.producer_id_expiration_ms
+            expired_ms = clock.now_ms() - PRODUCER_ID_EXPIRATION_MS
             for producer_id, state in list(view.producers.items()):
                 if state.last_active_ms < expired_ms and state.transaction_start < 0:
                     del view.producers[producer_id]

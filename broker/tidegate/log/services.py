@@ -10,7 +10,7 @@ from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.durability import Durability
 from tidegate.log.failover_epoch import FailoverEpochs
 from tidegate.log.record_format.record_poll import RecordPoll
-from tidegate.log.tail import TailCache
+from tidegate.log.tail import CACHE_BYTES_MAX, TailCache
 from tidegate.log.usage import Usage
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
@@ -47,7 +47,7 @@ class LogServices:
         self.writer = Writer()
         self.usage = Usage()
         self.poll_s = POLL_MS / 1000
-        self.cache = TailCache(min(settings.log_tail_cache_bytes, shares_of(settings.memory_max).tail_cache))
+        self.cache = TailCache(min(CACHE_BYTES_MAX, shares_of(settings.memory_max).tail_cache))
         self.archive_files = ArchiveFiles(settings)
         self.durability = Durability(store)
         self.record_poll = RecordPoll(store)

@@ -13,6 +13,8 @@ from typing import Final
 
 from tidegate.log.entries import Entry
 
+CACHE_BYTES_MAX: Final = 256 << 20
+"""Largest cache of a broker; `memory_max` makes it smaller."""
 _PAGE_BYTES: Final = 1 << 20
 _ENTRY_BYTES: Final = 512
 """Memory of an entry beside its batches: the object, its lists, its writer, its slot in the page."""

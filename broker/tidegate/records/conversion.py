@@ -68,7 +68,6 @@ def batch_of_messages(
     messages = _inner(first, limits) if first.codec else chain((first,), outer)
     converted = _encode(messages, first, now_ms)
     batch = parse_produced(converted, _PRODUCE_VERSION, message_bytes_max)
-    rules = rules._replace(structure=False)  # the batch was built here
     return batch if header_suffices(batch, rules) else open_and_check(batch, rules, limits.opened_bytes)
 
 

@@ -1,9 +1,8 @@
 """Validate the records of a produced batch before it is stored.
 
-The structure of every batch is checked (`records.structure`), unless `produce_validate_records` is off. Timestamps and
-keys are read only if the topic is compacted or bounds the timestamps of records, or if the header itself shows a
-violation or the wrong timestamp type. Small batches are checked on the event loop, others in a thread. Source: Kafka's
-LogValidator.
+The structure of every batch is checked (`records.structure`). Timestamps and keys are read only if the topic is
+compacted or bounds the timestamps of records, or if the header itself shows a violation or the wrong timestamp type.
+Small batches are checked on the event loop, others in a thread. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -42,11 +41,9 @@ class RecordsRefused(KafkaError):
 class RecordRules(NamedTuple):
     """A topic's rules for records; a tuple, because each batch has its own.
 
-    `oldest_ms` and `newest_ms` bound timestamps, both inclusive. `structure`: whether the structure of every batch is
-    checked.
+    `oldest_ms` and `newest_ms` bound timestamps, both inclusive.
     """
 
-    structure: bool
     compacted: bool
     log_append_time: bool
     oldest_ms: int
@@ -75,14 +72,11 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
         area = memoryview(decompress(codec, area, opened_bytes_max))
         if rules.record_bytes_max is not None:
             check_sizes(area, batch.record_count, rules.record_bytes_max)
-    if rules.structure:
-        try:
-            check_records(area, batch.record_count)
-        except IndexError as error:
-            raise InvalidRecord(_CUT) from error
-        if header_suffices(batch, rules):
-            return batch
-    return _check_heads(batch, rules, area)
+    try:
+        check_records(area, batch.record_count)
+    except IndexError as error:
+        raise InvalidRecord(_CUT) from error
+    return batch if header_suffices(batch, rules) else _check_heads(batch, rules, area)
 
 
 def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> Batch:
@@ -113,7 +107,7 @@ def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> 
 def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch | None:
     """`open_and_check` if the batch is small, whatever its header claims, or of records of one size; None otherwise."""
     if INLINE_RECORDS_MAX < batch.record_count <= OPENED_RECORDS_MAX:
-        if batch.attributes & CODEC_BITS or not rules.structure or not header_suffices(batch, rules):
+        if batch.attributes & CODEC_BITS or not header_suffices(batch, rules):
             return None
         try:
             checked = check_records(batch.buffer[HEADER_BYTES:], batch.record_count, INLINE_RECORDS_MAX)

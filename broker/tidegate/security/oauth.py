@@ -21,6 +21,8 @@ logger = structlog.get_logger()
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Asymmetric ones only: with a symmetric key every verifier could make tokens."""
+SCOPE_CLAIMS: Final = ("scope", "scp")
+"""Claims that list a token's scopes; the first that it has counts. RFC 9068, and Microsoft's and Okta's name."""
 CLOCK_SKEW_S: Final = 30
 """Kafka's default of sasl.oauthbearer.clock.skew.seconds."""
 KEYS_MAX_AGE_S: Final = 3_600.0
@@ -84,7 +86,7 @@ class TokenValidator:
         if not isinstance(name, str) or not name.strip():
             raise InvalidToken(f"the token has no claim {settings.sasl_oauthbearer_sub_claim_name}")
         required = set(_listed(settings.sasl_oauthbearer_required_scope))
-        granted = claims.get(settings.sasl_oauthbearer_scope_claim_name)
+        granted = next((claims[name] for name in SCOPE_CLAIMS if name in claims), None)
         scopes = granted.split() if isinstance(granted, str) else granted if isinstance(granted, list) else []
         if not all(scope in scopes for scope in required):
             raise InvalidToken(f"the token lacks a scope of {sorted(required)}")

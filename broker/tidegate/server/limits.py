@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
 
+REQUEST_BYTES_MAX: Final = 100 << 20
+"""Largest request, in a process with memory for it: Kafka's default of `socket.request.max.bytes`."""
 FRAME_TIMEOUT_S: Final = 30.0
 """Maximum time without a byte inside a request, or for a TLS handshake, before the connection is closed. After this
 time a request must have arrived at `sweeping.FRAME_BYTES_PER_S_MIN` at least."""

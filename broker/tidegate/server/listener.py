@@ -79,7 +79,7 @@ class Server:
         self.draining = asyncio.Event()
         shares = shares_of(settings.memory_max)
         self.request_bytes = RequestBytes(shares.requests)
-        self.request_bytes_max = min(settings.socket_request_max_bytes, shares.requests)
+        self.request_bytes_max = min(limits.REQUEST_BYTES_MAX, shares.requests)
         self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
         self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))
         """Read buffer of all connections: each chunk is copied out before the next read."""

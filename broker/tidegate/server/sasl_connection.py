@@ -38,7 +38,7 @@ class SaslConnection(Connection):
         self._session = self.client.sasl = SaslSession(
             offered, server.settings.connections_max_reauth_ms, self._authenticated, self._refused
         )
-        self.splitter = Splitter(min(UNAUTHENTICATED_BYTES_MAX, server.settings.socket_request_max_bytes))
+        self.splitter = Splitter(min(UNAUTHENTICATED_BYTES_MAX, server.request_bytes_max))
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -74,7 +74,7 @@ class SaslConnection(Connection):
         self.client.principal, self.client.org = identity.principal, identity.org
         self.repeated = None
         self._audit(None)
-        self.splitter.frame_bytes_max = self.server.settings.socket_request_max_bytes
+        self.splitter.frame_bytes_max = self.server.request_bytes_max
         if is_new and not self.server.admit_to_org(self):
             self.mute(math.inf)
             self.server.loop.call_later(ABOVE_LIMIT_S, self.abort)

@@ -19,6 +19,8 @@ from tidegate.store.store import Store
 logger = structlog.get_logger()
 
 MEASURE_INTERVAL_MS: Final = 1_000
+SHARE_MAX: Final = 0.95
+"""Share of `maxmemory` above which records are refused; the rest is for groups, commits and leases."""
 DELAYED_SHARE: Final = 0.1
 """Delays begin this share of `maxmemory` below the limit."""
 DELAY_MAX_S: Final = 1.0
@@ -26,9 +28,9 @@ DELAY_MAX_S: Final = 1.0
 
 
 class MemoryPressure:
-    """`share_max` is the share of `maxmemory` above which records are refused."""
+    """Measures the servers; records are refused above the share `share_max` of `maxmemory`."""
 
-    def __init__(self, store: Store, share_max: float) -> None:
+    def __init__(self, store: Store, share_max: float = SHARE_MAX) -> None:
         self.is_high = False
         """Whether some server delays or refuses records, or some organisation has reached its limit."""
         self.full_orgs: frozenset[str] = frozenset()

@@ -31,7 +31,6 @@ class Profile:
     initial_rebalance_delay_ms: int = 0
     group_size_max: int = 1_000
     session_timeout_ms_min: int = 200
-    metadata_units_max: int = 4_096
 
     @property
     def kafka(self) -> dict[str, str]:
@@ -40,7 +39,6 @@ class Profile:
             "group.initial.rebalance.delay.ms": str(self.initial_rebalance_delay_ms),
             "group.max.size": str(self.group_size_max),
             "group.min.session.timeout.ms": str(self.session_timeout_ms_min),
-            "offset.metadata.max.bytes": str(self.metadata_units_max),
             "auto.create.topics.enable": "false",
         }
 
@@ -51,7 +49,6 @@ class Profile:
             "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": str(self.initial_rebalance_delay_ms),
             "TIDEGATE_GROUP_MAX_SIZE": str(self.group_size_max),
             "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": str(self.session_timeout_ms_min),
-            "TIDEGATE_OFFSET_METADATA_MAX_BYTES": str(self.metadata_units_max),
             "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the actors do not connect again
         }
 

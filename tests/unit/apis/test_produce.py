@@ -17,7 +17,6 @@ from tidegate.log.unresolved import LogUnreachable
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, seal
 from tidegate.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
-from tidegate.settings import Settings
 
 NOW = NewRecord(b"value", b"key", int(time.time() * 1000))
 
@@ -171,10 +170,9 @@ async def test_produce_many_partitions_are_queued_in_slices_and_answered_in_orde
     assert connection.ran_alone == 1
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-async def test_produce_batch_that_readers_cannot_read_is_stored_only_of_trusted_producers(trusted: bool):
+async def test_produce_batch_that_readers_cannot_read_is_refused() -> None:
     log = FakeLog()
-    broker = FakeBroker([log], Settings(produce_validate_records=not trusted))
+    broker = FakeBroker([log])
     batch = bytearray(build_batch([NOW] * 3, codec=Codec.GZIP))
     batch[-20:] = b"garbage-garbage-garb"
     claims = bytearray(build_batch([NOW], codec=Codec.ZSTD))
@@ -185,5 +183,5 @@ async def test_produce_batch_that_readers_cannot_read_is_stored_only_of_trusted_
     response = await broker.connect().ask(produce_request([("t", partitions)]))
 
     codes = [code for _, code, _ in answers(response)]
-    assert codes == [ErrorCode.none] * 2 if trusted else [ErrorCode.corrupt_message, ErrorCode.invalid_record]
-    assert len(log.appended) == (2 if trusted else 0)
+    assert codes == [ErrorCode.corrupt_message, ErrorCode.invalid_record]
+    assert log.appended == []

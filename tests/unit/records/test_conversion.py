@@ -27,7 +27,7 @@ from tidegate.records.record import read_records
 from tidegate.records.validation import RecordRules, RecordsRefused
 
 NOW_MS = 1_700_000_000_000
-RULES = RecordRules(True, False, False, 0, NOW_MS + 3_600_000)
+RULES = RecordRules(False, False, 0, NOW_MS + 3_600_000)
 WIDE = Limits(1 << 24)
 MAX = 1 << 20
 CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
@@ -162,11 +162,11 @@ def test_converted_inline_leaves_large_sets_to_a_thread() -> None:
 def test_batch_of_messages_follows_the_rules_of_its_topic() -> None:
     keyless = set_of([Message(0, NOW_MS, b"k", b"v", 1), Message(1, NOW_MS, None, b"v", 1)], 1)
     with pytest.raises(RecordsRefused):
-        converted(keyless, RecordRules(True, True, False, 0, NOW_MS))
+        converted(keyless, RecordRules(True, False, 0, NOW_MS))
     late = set_of([Message(0, NOW_MS + 10_000_000, b"k", b"v", 1)], 1)
     with pytest.raises(RecordsRefused):
         converted(late)
-    assert converted(late, RecordRules(True, False, True, 0, NOW_MS)).record_count == 1  # LogAppendTime
+    assert converted(late, RecordRules(False, True, 0, NOW_MS)).record_count == 1  # LogAppendTime
 
 
 # -- out

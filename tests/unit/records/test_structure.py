@@ -15,7 +15,7 @@ from tidegate.records.record import read_records
 from tidegate.records.structure import check_records
 from tidegate.records.validation import INLINE_RECORDS_MAX, RecordRules, open_and_check, open_inline
 
-RULES = RecordRules(structure=True, compacted=False, log_append_time=False, oldest_ms=-1, newest_ms=1 << 60)
+RULES = RecordRules(compacted=False, log_append_time=False, oldest_ms=-1, newest_ms=1 << 60)
 BYTES_MAX = 1 << 20
 ONE = encode_record(NewRecord(b"value", b"key"), 0, 0)
 RECORDS = st.lists(

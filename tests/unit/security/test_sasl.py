@@ -121,7 +121,6 @@ def validator(tmp_path: Path) -> TokenValidator:
         sasl_oauthbearer_expected_issuer="https://issuer",
         sasl_oauthbearer_expected_audience="kafka,other",
         sasl_oauthbearer_required_scope="kafka.use",
-        sasl_oauthbearer_scope_claim_name="scope",
         sasl_oauthbearer_sub_claim_name="sub",
         sasl_oauthbearer_org_claim_name="org",
     )
@@ -144,6 +143,10 @@ async def test_token_gives_principal_org_and_end(validator: TokenValidator) -> N
     assert await validator.identity(token(exp=end)) == Identity("User:alice", "acme", end)
 
 
+async def test_token_scopes_may_be_a_list_in_scp(validator: TokenValidator) -> None:
+    assert (await validator.identity(token(scope=None, scp=["a", "kafka.use"]))).principal == "User:alice"
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -155,6 +158,7 @@ async def test_token_gives_principal_org_and_end(validator: TokenValidator) -> N
         {"aud": None},
         {"scope": "a b"},
         {"scope": None},
+        {"scope": "a", "scp": "kafka.use"},
         {"scope": 7},
         {"sub": None},
         {"sub": " "},

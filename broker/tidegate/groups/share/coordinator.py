@@ -118,11 +118,11 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
         key_names = [keys.group, keys.consumers, keys.targets, keys.consumer_sessions]
         key_names += [shard.groups, shard.deadlines, shard.events, keys.configs]
         group.write_id = token_hex(8) if group.is_changed else base.write_id
-        session_timeout_ms = self._settings.group_share_session_timeout_ms
+        session_timeout_ms = self._settings.group_consumer_session_timeout_ms
         new_id = "" if base.own_id else candidate(keys)
         args: list[Arg] = [keys.ref, self._store.settings.group_events_max, self._broker()]
         args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms]
-        args += [self._settings.group_share_heartbeat_interval_ms, shard.wake]
+        args += [self._settings.group_consumer_heartbeat_interval_ms, shard.wake]
         group.own_id = base.own_id or new_id.partition(" ")[0]
         for one in _lists(group, expired, session_timeout_ms):
             args += [len(one), *one]

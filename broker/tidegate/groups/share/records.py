@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidegate.groups.configs import SHARE_DELIVERY_COUNT_LIMIT, SHARE_PARTITION_MAX_RECORD_LOCKS
 from tidegate.groups.share.acknowledgements import Acknowledgement
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.settings import Settings
@@ -151,11 +152,10 @@ class ShareRecords:
 
     def _defaults(self) -> list[Arg]:
         """The first arguments of every script: the defaults of the group's configs."""
-        settings = self._settings
         return [
-            settings.group_share_delivery_count_limit,
-            settings.group_share_record_lock_duration_ms,
-            settings.group_share_partition_max_record_locks,
+            SHARE_DELIVERY_COUNT_LIMIT,
+            self._settings.group_share_record_lock_duration_ms,
+            SHARE_PARTITION_MAX_RECORD_LOCKS,
         ]
 
     @staticmethod

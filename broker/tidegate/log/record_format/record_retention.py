@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tidegate.log.producers_table import PRODUCER_ID_EXPIRATION_MS
 from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def _expire_producers(log: RecordLog) -> None:
             EXPIRE_PRODUCERS,
             [log.keys.producers],
             cursor or b"0",
-            log.settings.producer_id_expiration_ms,
+            PRODUCER_ID_EXPIRATION_MS,
             _SLICE_PRODUCERS,
         )
         total += removed
