@@ -22,6 +22,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _FIRST_PORT = 12_000
@@ -154,7 +155,31 @@ class BrokerProcess:
         return process.wait(timeout_s)
 
 
-class Cluster:
+class Servers:
+    """Several servers, as a context manager that stops what it started, also if it cannot start all."""
+
+    def __init__(self) -> None:
+        self._closing = contextlib.ExitStack()
+
+    def _start(self) -> None:
+        """Start everything; `_closing` stops it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._closing.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.close()
+
+
+class Cluster(Servers):
     """A server and its brokers, as a context manager.
 
     With `redis_url` brokers use servers that run already.
@@ -168,6 +193,8 @@ class Cluster:
         server_options: Sequence[str] = (),
         redis_url: str | None = None,
     ) -> None:
+        super().__init__()
+        self._closing.callback(self.close)
         self.directory = Path(tempfile.mkdtemp(prefix="tidegate-cluster-"))
         self.redis_port = free_port()
         self.redis_url = redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
@@ -180,23 +207,13 @@ class Cluster:
         self.brokers: list[BrokerProcess] = []
         self._count = brokers
 
-    def __enter__(self) -> Cluster:
-        try:
-            if self._own_server:
-                self.start_server()
-            for _ in range(self._count):
-                self.add_broker(wait=False)
-            for broker in self.brokers:
-                broker.wait_ready()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _start(self) -> None:
+        if self._own_server:
+            self.start_server()
+        for _ in range(self._count):
+            self.add_broker(wait=False)
+        for broker in self.brokers:
+            broker.wait_ready()
 
     @property
     def bootstrap(self) -> str:

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from types import TracebackType
 from typing import Final
 
 import redis
 
-from bench.cluster import Cluster
+from bench.cluster import Cluster, Servers
 
 _SLOTS: Final = 16_384
 _TIMEOUT_S: Final = 30.0
 
 
-class Primaries:
+class Primaries(Servers):
     """That many servers as one cluster. A context manager."""
 
     def __init__(self, count: int) -> None:
+        super().__init__()
         self._servers = [Cluster(0, server_options=["--cluster-enabled", "yes"]) for _ in range(count)]
-        self._closing = contextlib.ExitStack()
 
     @property
     def url(self) -> str:
@@ -32,20 +30,10 @@ class Primaries:
         """Their processes."""
         return [server.redis_pid for server in self._servers]
 
-    def __enter__(self) -> Primaries:
-        try:
-            for server in self._servers:
-                self._closing.enter_context(server)
-            self._unite()
-        except BaseException:
-            self._closing.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
+    def _start(self) -> None:
+        for server in self._servers:
+            self._closing.enter_context(server)
+        self._unite()
 
     def _unite(self) -> None:
         """Share the slots, introduce the servers, wait until all agree. Raises RuntimeError."""

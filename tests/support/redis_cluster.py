@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 import redis
 
+from bench.cluster import Servers
 from tests.support.many_servers import wait_until
 from tests.support.valkey import ValkeyServer
 from tidegate.store.slots import SLOTS, key_slot
@@ -18,12 +17,13 @@ _AT_ONCE = 100
 _MEET_S = 5.0
 
 
-class Sharded:
+class Sharded(Servers):
     """Servers as one cluster; the first `primaries` begin as such, and share the slots. A context manager."""
 
     def __init__(
         self, primaries: int = 3, replicas: int = 1, extra: Sequence[str] = (), timeout_ms: int = 1_500
     ) -> None:
+        super().__init__()
         self.servers: list[ValkeyServer] = []
         self._count, self._replicas = primaries, replicas
         self._extra = [
@@ -31,20 +31,6 @@ class Sharded:
             "--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0",
             "--cluster-allow-replica-migration", "no", *extra,
         ]  # fmt: skip
-        self._closing = ExitStack()
-
-    def __enter__(self) -> Sharded:
-        try:
-            self._start()
-        except BaseException:
-            self._closing.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
 
     @property
     def url(self) -> str:

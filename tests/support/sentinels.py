@@ -8,19 +8,19 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 import redis
 
+from bench.cluster import Servers
 from tests.support.many_servers import wait_until
 from tests.support.valkey import ValkeyServer, free_port, server_binary
 
 SERVICE = "main"
 
 
-class Watched:
+class Watched(Servers):
     """Servers and sentinels, most of which need to agree. A context manager."""
 
     def __init__(
@@ -31,6 +31,7 @@ class Watched:
         down_after_ms: int = 1_000,
         sentinels: int = 3,
     ) -> None:
+        super().__init__()
         self.servers: list[ValkeyServer] = []
         self.sentinel_ports = [free_port() for _ in range(sentinels)]
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -39,21 +40,7 @@ class Watched:
         self._password = sentinel_password
         self._down_after_ms = down_after_ms
         self._directory = Path(tempfile.mkdtemp(prefix="tidegate-sentinels-"))
-        self._closing = ExitStack()
         self._closing.callback(shutil.rmtree, self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Watched:
-        try:
-            self._start()
-        except BaseException:
-            self._closing.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.close()
 
     @property
     def url(self) -> str:
