@@ -32,7 +32,7 @@ def on_config(config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """MkDocs: what lies beside docs/ is no page; on the site its links lead to the repository."""
+    """MkDocs: links to files outside docs/ lead to the repository."""
     here = posixpath.dirname(page.file.src_uri)
 
     def lead(link: re.Match[str]) -> str:

@@ -34,7 +34,9 @@ def bind(host: str, port: int, setting: str) -> socket.socket:
         )[0]
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise CannotStart(f"{host} is no address to listen on ({setting.replace('PORT', 'HOST')}): {error}") from None
+        raise CannotStart(
+            f"{host} is not an address to listen on ({setting.replace('PORT', 'HOST')}): {error}"
+        ) from None
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)

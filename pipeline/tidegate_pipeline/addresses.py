@@ -22,5 +22,7 @@ def has_password(url: str) -> bool:
 def check_option(url: str) -> str:
     """An address that may be an option. Raises UsageError for one with a password."""
     if has_password(url):
-        raise UsageError("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
+        raise UsageError(
+            "redis.url: no password in an option, because Spark shows options; redis.passwordVariable names where it is"
+        )
     return url

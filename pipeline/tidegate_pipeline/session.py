@@ -159,7 +159,7 @@ def _gateway(conf: SparkConf, log: Path, *, local: bool) -> Any:
             return launch_gateway(conf, {**options, "stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         where = "above" if log == STDERR else f"in {log}"
-        raise PipelineError(f"Spark did not start, its own words are {where}: {error}") from None
+        raise PipelineError(f"Spark did not start, its error is {where}: {error}") from None
 
 
 def register(spark: SparkSession) -> SparkSession:

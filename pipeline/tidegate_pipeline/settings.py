@@ -233,7 +233,7 @@ def load(path: Path | None = None) -> PipelineSettings:
         wrong = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
         raise UsageError(f"settings of the pipeline: {wrong}") from None
     except (TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} is no TOML: {error}") from None
+        raise UsageError(f"{path} is not TOML: {error}") from None
     except (OSError, SettingsError) as error:
         raise UsageError(f"settings of the pipeline: {error}") from None
     return loaded

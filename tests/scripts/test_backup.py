@@ -216,7 +216,7 @@ async def test_existing_cluster_is_neither_replaced_nor_assumed(
     assert "leave --into-existing out" in await typed(
         "restore", file, "--into-existing", *at(settings, OTHER), code=FAILED
     )
-    assert "a backup replaces no file" in await typed("create", file, *at(settings), code=FAILED)
+    assert "choose another path" in await typed("create", file, *at(settings), code=FAILED)
     assert "no cluster with the prefix" in await typed("create", tmp_path / "none", *at(settings, OTHER), code=FAILED)
     assert os.listdir(tmp_path) == ["backup"]
 
@@ -262,8 +262,8 @@ def newer_version(file: Path) -> None:
         (flip, "damaged"),
         (plain, "not a backup, or damaged"),
         (lose_end, "without its last line"),
-        (lose_line, "its lines are not those that its checksum was made of"),
-        (change_value, "its lines are not those that its checksum was made of"),
+        (lose_line, "its checksum does not match its lines"),
+        (change_value, "its checksum does not match its lines"),
         (break_line, "damaged: line 4"),
         (newer_version, "version 2 of the format; this tidegate reads version 1"),
         (Path.unlink, "No such file"),

@@ -430,7 +430,7 @@ async def test_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, opera
 
 @pytest.mark.parametrize("node_id", ["x", "-1", "9" * 5_000])
 async def test_invalid_node_id_drains_no_broker(operator: Http, node_id: str) -> None:
-    assert "is no node id" in await post(operator, "brokers/drain", 400, node_id=node_id)
+    assert "is not a node id" in await post(operator, "brokers/drain", 400, node_id=node_id)
 
 
 async def test_member_is_removed(whole: WholeBroker, operator: Http) -> None:

@@ -570,7 +570,7 @@ async def test_least_rights_are_enough(sharded: Sharded, store: Store) -> None:
 async def test_one_server_is_no_cluster(valkey: ValkeyServer) -> None:
     store = Store(Settings(redis_url=f"redis+cluster://127.0.0.1:{valkey.port}"))
 
-    with pytest.raises(CannotStart, match="no Redis Cluster"):
+    with pytest.raises(CannotStart, match="not a Redis Cluster"):
         await store.start()
 
 

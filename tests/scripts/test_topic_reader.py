@@ -60,7 +60,7 @@ def test_stream_as_spark_drives_it(client: Any, valkey: ValkeyServer) -> None:
 
     restarted = stream_reader(valkey, startingOffsets="earliest", maxOffsetsPerTrigger="4")
     assert restarted.partitions(start, end) == tasks, "from the offsets alone"
-    with pytest.raises(UsageError, match="ReadMaxFiles is no limit"):
+    with pytest.raises(UsageError, match="ReadMaxFiles is not a limit"):
         reader.latestOffset(end, ReadMaxFiles(1))
     reader.stop()
     restarted.stop()

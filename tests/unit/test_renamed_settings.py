@@ -74,5 +74,5 @@ def test_settings_former_ones_are_warned_of_in_one_line_each(monkeypatch: pytest
 
 
 def test_settings_removed_one_assigned_on_the_command_line_is_refused() -> None:
-    with pytest.raises(CannotStart, match="--set redis_in_flight_max=10: no setting any more"):
+    with pytest.raises(CannotStart, match="--set redis_in_flight_max=10: this setting was removed"):
         options.load(assignments=["redis_in_flight_max=10"])

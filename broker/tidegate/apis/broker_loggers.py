@@ -41,7 +41,7 @@ def _level_of(change: Change) -> LogLevel:
     if logger != ROOT:
         raise InvalidConfig(f"there is no logger {logger!r}, only {ROOT}")
     if operation != Operation.SET:
-        raise InvalidRequest(f"the level of {ROOT} can be set only")
+        raise InvalidRequest(f"the level of {ROOT} can only be set")
     if value not in _LEVELS:
         raise InvalidConfig(f"{value!r} is none of {', '.join(_LEVELS)}")
     return _LEVELS[value]

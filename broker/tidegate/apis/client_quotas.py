@@ -62,7 +62,7 @@ async def alter_client_quotas(call: Call, request: AlterClientQuotasRequest) -> 
         names = tuple(sorted((one.entity_type, one.entity_name or "") for one in entry.entity))
         try:
             if names in met:
-                raise InvalidRequest("the entity stands in the request more than once")
+                raise InvalidRequest("the entity appears more than once in the request")
             met.add(names)
             changes += _changes(call, entry)
         except KafkaError as error:

@@ -155,7 +155,7 @@ async def list_config_resources(call: Call, request: ListConfigResourcesRequest)
     if call.version == 0:
         kinds = [CLIENT_METRICS]
     if not set(kinds) <= set(_LISTED):
-        raise UnsupportedVersion(f"resource types {kinds} are not all known")
+        raise UnsupportedVersion(f"resource types {kinds} include unknown ones")
     found = [
         ConfigResource(resource_name=name, resource_type=i8(kind))
         for kind in kinds

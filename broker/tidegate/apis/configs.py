@@ -153,7 +153,7 @@ async def _alter(
     code, message = ErrorCode.none, None
     try:
         if times[resource.resource_type, resource.resource_name] > 1:
-            raise InvalidRequest("the resource stands in the request more than once")
+            raise InvalidRequest("the resource appears more than once in the request")
         await _alter_resource(call, resource, validate_only, replace)
     except KafkaError as error:
         code, message = failure(error)
@@ -167,7 +167,9 @@ async def _alter(
 
 async def _alter_resource(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
     if resource.resource_type in _OF_THE_CLUSTER and call.org != _ADMINISTRATORS:
-        raise ClusterAuthorizationFailed(f"only organisation {_ADMINISTRATORS!r} changes what holds for all of them")
+        raise ClusterAuthorizationFailed(
+            f"only organisation {_ADMINISTRATORS!r} changes configs that apply to all organisations"
+        )
     if resource.resource_type == GROUP:
         await alter_group_configs(call, resource.resource_name, _changes(resource), validate_only, replace=replace)
         return
@@ -195,7 +197,7 @@ def _changes(resource: Any) -> list[Change]:
         (one.name, getattr(one, "config_operation", Operation.SET), one.value) for one in resource.configs
     ]
     if len({name for name, _, _ in changes}) != len(changes):
-        raise InvalidRequest("a config stands in the request more than once")
+        raise InvalidRequest("a config appears more than once in the request")
     return changes
 
 

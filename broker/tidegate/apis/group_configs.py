@@ -45,7 +45,7 @@ async def alter_group_configs(
     keys = _keys(call, group_id)
     for name, operation, _ in changes:
         if operation not in (Operation.SET, Operation.DELETE):
-            raise InvalidConfig(f"{name} is no list")
+            raise InvalidConfig(f"{name} is not a list")
     planned = [(name, operation == Operation.DELETE, value) for name, operation, value in changes]
     stored, deleted = configs.plan(planned, replace=replace)
     await configs.alter(call.store, keys, stored, deleted, validate_only=validate_only)

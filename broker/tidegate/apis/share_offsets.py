@@ -88,7 +88,7 @@ async def _describe(call: Call, group: DescribeShareGroupOffsetsRequestGroup) ->
 
 
 async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Sequence[int]) -> Any:
-    """One topic. A partition without a start offset, or that does not exist, has -1, which is no error."""
+    """One topic. A partition without a start offset, or that does not exist, has -1, which is not an error."""
     if not may(call, Operation.DESCRIBE, name):
         return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.topic_authorization_failed)
     topic = await call.context.catalog.find(call.org, name)

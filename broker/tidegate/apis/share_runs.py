@@ -98,7 +98,7 @@ def _of_batch(batch: Batch, run: Run, start: int, reads: Reads) -> Iterator[Run]
 
 
 def _deliver_at(record: Record) -> int:
-    """The time of its header; 0 without one, and if it is no number."""
+    """The time of its header; 0 without one, and if it is not a number."""
     value = next((value for name, value in reversed(record.headers) if name == DELIVER_AT), None)
     if value is None or not value.isdigit() or len(value) > _DIGITS_MAX:
         return 0

@@ -98,7 +98,7 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     catalog, settings = call.context.catalog, call.context.settings
     names.check(wanted.name)
     if times > 1:
-        raise InvalidRequest("the topic stands in the request more than once")
+        raise InvalidRequest("the topic appears more than once in the request")
     await catalog.check_new(call.org, wanted.name)
     overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(call, wanted, settings.num_partitions)
@@ -148,7 +148,7 @@ def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
     known = {broker.node_id for broker in call.context.broker_lease.shown(call.client.listener)}
     for replicas in assignments:
         if not replicas or len(set(replicas)) != len(replicas):
-            raise InvalidReplicaAssignment("a partition's replicas are empty or stand twice")
+            raise InvalidReplicaAssignment("a partition's replicas are empty, or a broker appears twice")
         if unknown := sorted(set(replicas) - known):
             raise InvalidReplicaAssignment(f"there is no broker {unknown[0]}; there are {sorted(known)}")
 
@@ -185,7 +185,7 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
     if (name is None) == (topic_id is None):
         raise InvalidRequest("either a name or an id is needed")
     if times > 1:
-        raise InvalidRequest("the topic stands in the request more than once")
+        raise InvalidRequest("the topic appears more than once in the request")
     catalog = call.context.catalog
     topic = await (catalog.find_by_id(call.org, topic_id) if topic_id else catalog.find(call.org, name or ""))
     if topic is None:
@@ -220,7 +220,7 @@ async def create_partitions(call: Call, request: CreatePartitionsRequest) -> Cre
 
 async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_only: bool) -> None:
     if times > 1:
-        raise InvalidRequest("the topic stands in the request more than once")
+        raise InvalidRequest("the topic appears more than once in the request")
     names.check_changeable(wanted.name)
     catalog = call.context.catalog
     topic = await catalog.check_growth(call.org, wanted.name, wanted.count)

@@ -47,7 +47,7 @@ _BUMPS_FROM: Final = 5
 def keys_of(call: Call, transactional_id: str) -> TransactionKeys:
     """The keys of a transactional id. Raises InvalidRequest for an empty one."""
     if not transactional_id:
-        raise InvalidRequest("an empty transactional id")
+        raise InvalidRequest("the transactional id is empty")
     return call.context.transactions.records.keys(call.org, transactional_id)
 
 
@@ -89,7 +89,7 @@ async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, 
         raise InvalidTransactionTimeout()
     producer_id, epoch = int(request.producer_id), int(request.producer_epoch)
     if (producer_id == NO_PRODUCER_ID) != (epoch == NO_EPOCH):
-        raise InvalidRequest("a producer id and an epoch come together")
+        raise InvalidRequest("producer id and epoch are given together or not at all")
     return await call.context.transactions.initialise(keys, timeout_ms, producer_id, epoch)
 
 

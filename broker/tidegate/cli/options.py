@@ -63,7 +63,7 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
         name = name.strip().lower().replace("-", "_").replace(".", "_").removeprefix(PREFIX.lower())
         name = RENAMED.get(name, name)
         if equals and name in REMOVED:
-            raise CannotStart(f"--set {assignment}: no setting any more")
+            raise CannotStart(f"--set {assignment}: this setting was removed")
         if not equals or name not in Settings.model_fields:
             raise CannotStart(f"--set {assignment}: not a setting=value (`tidegate settings` lists them)")
         yield name, value

@@ -64,7 +64,7 @@ def _one_of(name: str, *values: str) -> Check:
 
 def _check_dead_letter_topic(value: str) -> None:
     if value.strip().startswith("__"):
-        raise InvalidConfig(f"{DEAD_LETTER_TOPIC} is no internal topic: {value!r}")
+        raise InvalidConfig(f"{DEAD_LETTER_TOPIC} must not be an internal topic: {value!r}")
 
 
 def _number(name: str, setting: str, lowest: int, highest: int, doc: str, default: str = "") -> GroupConfig:
@@ -205,7 +205,7 @@ def plan(changes: Sequence[tuple[str, bool, str | None]], *, replace: bool = Fal
         if is_deleted:
             deleted.append(name)
         elif value is None:
-            raise InvalidRequest(f"{name} is to be changed and has no value")
+            raise InvalidRequest(f"{name} has no value to set")
         else:
             config.check(value)
             stored[name] = value.strip()

@@ -65,7 +65,7 @@ def moved_back(
 async def drain_broker(context: BrokerContext, actor: Actor, node_id: str) -> None:
     """Make a broker drain and exit, as by SIGTERM. Raises InvalidRequest, BrokerIdNotRegistered, StoreUnavailable."""
     if not node_id.isdecimal() or len(node_id) > 9:
-        raise InvalidRequest(f"{node_id:.20} is no node id")
+        raise InvalidRequest(f"{node_id:.20} is not a node id")
     async with begin(context, actor, "broker.drain", node_id=int(node_id)):
         await request_drain(context.store, int(node_id))
 
@@ -194,7 +194,7 @@ async def trim_topic(
             try:
                 starts[index] = await log.delete_records(-1 if offset is None else offset)
             except OffsetOutOfRange:
-                raise OffsetOutOfRange(f"partition {index} does not reach offset {offset}") from None
+                raise OffsetOutOfRange(f"partition {index} ends before offset {offset}") from None
         return starts
 
 

@@ -137,19 +137,19 @@ async def undo(context: BrokerContext, actor: Actor, action_id: str, fence: bool
     """
     action = await audit.find(context.store, action_id)
     if action is None:
-        raise Problem(404, f"There is no action {action_id}, or it is kept no more.")
+        raise Problem(404, f"There is no action {action_id}, or it is no longer stored.")
     kept = action["undo"]
     if action["undo_too_large"]:
-        raise Problem(409, f"{action['action']} was of too many offsets to keep what was.")
+        raise Problem(409, f"{action['action']} changed too many offsets, so the previous ones were not stored.")
     if kept is None or action["outcome"] == audit.REFUSED:
         raise Problem(409, f"{action['action']} cannot be undone.")
     org, group_id = kept["org"], kept["group"]
     own_id = await _own_id(context, org, group_id)
     if own_id and kept["id"] and own_id != kept["id"]:
-        raise Problem(409, f"Group {group_id} was deleted and made anew since.")
+        raise Problem(409, f"Group {group_id} was deleted and created again since then.")
     back = _back(kept["moves"], await StoredOffsets(context, org).committed(group_id))
     if not back:
-        raise Problem(409, "Nothing is to be put back: the offsets are where they were.")
+        raise Problem(409, "The offsets are already where they were: there is nothing to undo.")
     metadata = {(topic, partition): reported[0] for topic, partition, _, _, *reported in kept["moves"] if reported}
     wanted = Reset(group_id, Choice(offsets=back), fence=fence, metadata=metadata)
     return await reset(context, actor, org, wanted, f"{action['action']}.undo")

@@ -57,7 +57,7 @@ class OpenIdLogin:
         self._settings, self._client_secret, self._sessions = settings, client_secret, sessions
         self._issuer = str(settings.admin_oidc_issuer_url).rstrip("/")
         if not self._issuer.startswith(("https://", "http://")):
-            raise CannotStart(f"TIDEGATE_ADMIN_OIDC_ISSUER_URL: {self._issuer!r} is no https or http address")
+            raise CannotStart(f"TIDEGATE_ADMIN_OIDC_ISSUER_URL: {self._issuer!r} is not an https or http address")
         self._client_id: str = settings.admin_oidc_client_id
         self._found: dict[str, str] = {}
         self._found_s = -_DISCOVERY_MAX_AGE_S
@@ -171,7 +171,7 @@ class OpenIdLogin:
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise LoginFailed(f"{url}: {str(error) or type(error).__name__}") from None
         if not isinstance(found, dict):
-            raise LoginFailed(f"{url} answers with no JSON object")
+            raise LoginFailed(f"{url} does not answer with a JSON object")
         return found
 
 

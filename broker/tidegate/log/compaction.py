@@ -230,7 +230,7 @@ class _Round:
         began = await log.store.run(BEGIN_COMPACTION, [keys.log, self._key, keys.meta], _ABANDONED_MS)
         try:
             if (int(began[0]), int(began[2])) != (view.failover_epoch, view.log_version):
-                raise StoreUnavailable("the log became another one")
+                raise StoreUnavailable("the log was replaced")
             await self._fill()
             for _ in range(_SWAP_TRIES):
                 await self._copy_rest()

@@ -102,7 +102,7 @@ class StrayEntry(KafkaStorageError):
     """
 
     def __init__(self, entry_id: tuple[int, int], reason: str, *, removed: bool = False) -> None:
-        super().__init__(f"the stream entry {entry_id[0]}-{entry_id[1]} is no entry of a log: {reason}")
+        super().__init__(f"the stream entry {entry_id[0]}-{entry_id[1]} is not an entry of a log: {reason}")
         self.entry_id = entry_id
         self.reason = reason
         self.removed = removed

@@ -195,10 +195,10 @@ class PartitionLog(CachedLog):
                 raise failure
             if self.view is not None:
                 return self.view
-        raise StoreUnavailable("the view of the log does not last")
+        raise StoreUnavailable("the log state was replaced while it was read")
 
     async def _load(self) -> None:
-        outcome: LogState | KafkaError = StoreUnavailable("the view of the log does not last")
+        outcome: LogState | KafkaError = StoreUnavailable("the log state was replaced while it was read")
         try:
             for _ in range(_LOAD_TRIES):
                 node = self.lanes.bind()

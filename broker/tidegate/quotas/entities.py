@@ -82,7 +82,7 @@ class Entity:
         for word in text.split("&"):
             kind, equals, name = word.partition("=")
             if kind not in _TYPES or kind in names:
-                raise ValueError(f"{text!r} is no entity of quotas, such as user=alice&client-id=app")
+                raise ValueError(f"{text!r} is not an entity of quotas, such as user=alice&client-id=app")
             names[kind] = unquote(name) if equals else None
         return cls.of(names)
 

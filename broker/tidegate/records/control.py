@@ -53,7 +53,7 @@ def build_marker(marker: Marker, now_ms: int) -> Batch:
 
 
 def read_marker(batch: Buffer) -> Marker | None:
-    """The marker in a control batch; None if it is no marker of a transaction."""
+    """The marker in a control batch; None if it does not mark the end of a transaction."""
     _, _, ended_ms, _, producer_id, epoch, _ = _HEADER_FIELDS.unpack_from(batch, _HEADER_AT)
     try:
         at = _skip_varint(batch, HEADER_BYTES) + 1  # length, attributes

@@ -170,7 +170,7 @@ def _fields(path: str, metadata: dict[bytes, bytes]) -> dict[str, Any]:
         fields: dict[str, Any] = json.loads(metadata[METADATA_KEY])
         version = fields["version"]
     except (KeyError, ValueError, TypeError):
-        raise SegmentUnreadable(f"{path}: it is no segment of an archive") from None
+        raise SegmentUnreadable(f"{path}: it is not a segment of an archive") from None
     if version != FORMAT_VERSION:
         raise SegmentUnreadable(f"{path}: format version {version} is not known here, only {FORMAT_VERSION}")
     return fields

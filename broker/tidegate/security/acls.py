@@ -147,7 +147,7 @@ class AclBinding:
                 Permission[permission],
             )
         except KeyError as error:
-            raise ValueError(f"{error.args[0]!r} is no word of an access rule") from None
+            raise ValueError(f"{error.args[0]!r} is not part of an access rule") from None
 
     def reason_not_creatable(self) -> str | None:
         """Why Kafka refuses to create this rule (INVALID_REQUEST), or None."""

@@ -42,7 +42,7 @@ class PrincipalRules:
                 continue
             match = _RULE.match(text, position)
             if match is None:
-                raise CannotStart(f"TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES: {text[position:]!r} is no rule")
+                raise CannotStart(f"TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES: {text[position:]!r} is not a rule")
             position = match.end()
             if match[1]:
                 self._rules.append((None, "", ""))

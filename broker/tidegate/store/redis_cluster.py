@@ -43,7 +43,7 @@ _TROUBLED_S: Final = 0.2
 _SOON_S: Final = 0.02
 _REDIRECT_TARGET_S: Final = 10.0
 """How long a node without slots is kept after it had some, or after a redirect named it."""
-_NO_CLUSTER: Final = "it is no Redis Cluster: redis:// names one server, redis+sentinel:// sentinels"
+_NO_CLUSTER: Final = "it is not a Redis Cluster: redis:// names one server, redis+sentinel:// sentinels"
 
 
 class RedisCluster:
@@ -279,4 +279,4 @@ class RedisCluster:
         listening = self.push.address
         stranger = listening is not None and (listening.host, listening.port) not in self._nodes
         if stranger and any(node.control.connected for node in self._nodes.values()):
-            self.push.reconnect("it is no primary of the cluster, or one by another name")
+            self.push.reconnect("it is not a primary of the cluster, or one by another name")

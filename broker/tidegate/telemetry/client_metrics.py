@@ -178,10 +178,10 @@ def changes_of(stored: Mapping[str, str], changes: Sequence[Change]) -> tuple[di
             deleted.append(name)
             continue
         if value is None:
-            raise InvalidRequest(f"{name} is to be changed and has no value")
+            raise InvalidRequest(f"{name} has no value to set")
         if operation in (_APPEND, _SUBTRACT):
             if name == INTERVAL:
-                raise InvalidConfig(f"{name} is no list")
+                raise InvalidConfig(f"{name} is not a list")
             now, parts = _elements(stored.get(name, "")), _elements(value)
             kept = now + parts if operation == _APPEND else [one for one in now if one not in parts]
             value = ",".join(dict.fromkeys(kept))

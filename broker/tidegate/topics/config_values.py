@@ -31,7 +31,7 @@ def whole(at_least: int, at_most: int) -> Check:
 def gzip_level(value: str) -> str:
     level = whole(DEFAULT_LEVEL, 9)(value)
     if level == "0":
-        raise InvalidConfig("0 is no level of gzip")
+        raise InvalidConfig("gzip has no level 0")
     return level
 
 
@@ -60,7 +60,7 @@ def some_of(*choices: str) -> Check:
     def check(value: str) -> str:
         parts = split_list(value)
         if len(set(parts)) != len(parts) or not set(parts) <= set(choices):
-            raise InvalidConfig(f"{value!r} is no list of {', '.join(choices)}")
+            raise InvalidConfig(f"{value!r} is not a list of {', '.join(choices)}")
         return ",".join(parts)
 
     return check

@@ -162,7 +162,7 @@ def altered(
             after.pop(name, None)
             continue
         if value is None:
-            raise InvalidRequest(f"{name} is to be changed and has no value")
+            raise InvalidRequest(f"{name} has no value to set")
         match operation:
             case Operation.SET:
                 after[name] = value
@@ -180,7 +180,7 @@ def altered(
 def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
     key = CONFIG_KEYS.get(name)
     if key is None or key.type is not ConfigType.LIST:
-        raise InvalidConfig(f"{name} is no list")
+        raise InvalidConfig(f"{name} is not a list")
     now = split_list(_value(settings, key, overrides))
     if operation == Operation.APPEND:
         return ",".join(dict.fromkeys(now + parts))

@@ -32,7 +32,7 @@ def changes_of(
             deleted.append(name)
             continue
         if value is None:
-            raise InvalidRequest(f"{name} is to be changed and has no value")
+            raise InvalidRequest(f"{name} has no value to set")
         try:
             changed[name] = key.check(_after(settings, stored, key, operation, value))
         except InvalidConfig as error:

@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of_file(cls, file: str) -> Place | None:
-        """Whose segment a path below the archive's root is; None for what is no segment."""
+        """Whose segment a path below the archive's root is; None if it is not a segment's."""
         parts = file.split("/")
         if len(parts) != 7 or not parts[5].isdecimal() or not parts[6].endswith(".parquet"):
             return None

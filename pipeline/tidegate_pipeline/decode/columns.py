@@ -77,7 +77,7 @@ class Bytes:
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid as error:
-            raise NeedsSlowPath("the name of a header is no UTF-8") from error
+            raise NeedsSlowPath("the name of a header is not UTF-8") from error
 
 
 def headers(data: Bytes, fields: Fields, found: HeaderFields) -> pa.Array:

@@ -130,11 +130,11 @@ class Restore:
             batches = self._fill(plan)
             self._swap(plan, server, int(version or 0))
         except redis.exceptions.OutOfMemoryError:
-            raise PipelineError("Redis is full (maxmemory): the log is as it was") from None
+            raise PipelineError("Redis is full (maxmemory): the log was not changed") from None
         except redis.exceptions.ResponseError as error:
-            raise ArchiveConflict(f"does another restore run? the log is as it was: {error}") from None
+            raise ArchiveConflict(f"does another restore run? the log was not changed: {error}") from None
         except SegmentUnreadable as error:
-            raise DataLoss(f"the log is as it was: {error}") from None
+            raise DataLoss(f"the log was not changed: {error}") from None
         finally:
             self._client.unlink(keys.restored)
         return {"partition": plan.partition, "from": plan.start, "to": plan.end, "batches": batches}
@@ -196,7 +196,7 @@ class Restore:
                     if batches.lasts[at] >= plan.start and batches.bases[at] < plan.end:
                         yield batches.bases[at], batches.lasts[at], bytes(batches.batch(at))
         if reached < plan.end:
-            raise DataLoss(f"the log is as it was: the archive's index names no segment with offset {reached}")
+            raise DataLoss(f"the log was not changed: the archive's index names no segment with offset {reached}")
 
     def _add(self, entry: list[tuple[int, int, bytes]]) -> None:
         fields: list[Any] = ["w", _WRITER]
@@ -216,12 +216,12 @@ class Restore:
                 version, plan.start, plan.bytes, _LAST_ENTRIES, keys.wake, plan.held, self._added,
             )  # fmt: skip
             if code == _OFFSET_OUT_OF_RANGE:
-                raise ArchiveConflict("brokers trimmed Redis meanwhile: the log is as it was, try again")
+                raise ArchiveConflict("brokers trimmed Redis meanwhile: the log was not changed; try again")
             if code:
-                raise ArchiveConflict("the server, or one of the streams, became another one: the log is as it was")
+                raise ArchiveConflict("the server, or one of the streams, was replaced: the log was not changed")
             if swapped[0]:
                 return
-        raise PipelineError("the log grows faster than it can be copied: the log is as it was")
+        raise PipelineError("the log grows faster than it can be copied: the log was not changed")
 
     def _copy(self, after: str) -> str:
         """Entries behind an id, to the end; returns the last id."""

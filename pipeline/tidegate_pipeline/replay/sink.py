@@ -297,7 +297,7 @@ def plan_of(options: Mapping[str, str]) -> Plan:
     if topic is None:
         raise UsageError(f"there is no topic {name}")
     if given.text("topicId", topic.topic_id) != topic.topic_id:
-        raise UsageError(f"the topic {name} was made again since this replay began: give the replay another --job")
+        raise UsageError(f"the topic {name} was created again since this replay began: give the replay another --job")
     return Plan(
         url=url, prefix=prefix, job=given.required_text("job"),
         source_topic=given.required_text("sourceTopic"), source_id=given.required_text("sourceId"),

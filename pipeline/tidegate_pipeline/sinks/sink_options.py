@@ -90,7 +90,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     for name in _WITH_PASSWORDS:
         if name in {given.lower() for given in given_options(options)}:
             raise UsageError(
-                f"{name} has a password, and options are shown: use kafka.sasl.username and"
+                f"{name} has a password, and Spark shows options: use kafka.sasl.username and"
                 " kafka.sasl.passwordVariable, the name of an environment variable or file"
             )
     given = FormatOptions("the sink tidegate", NAMES, options)

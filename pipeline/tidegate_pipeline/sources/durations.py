@@ -15,5 +15,5 @@ def parse_duration(text: str) -> float:
     """Seconds. Raises ValueError. Source: Spark's JavaUtils.timeStringAsMs, which knows no fractions."""
     match = _TEXT.fullmatch(text.strip().lower())
     if match is None or match[2] not in _SECONDS or int(match[1]) < 0:
-        raise ValueError(f"{text!r} is no duration such as 30s, 15m or 1h")
+        raise ValueError(f"{text!r} is not a duration such as 30s, 15m or 1h")
     return int(match[1]) * _SECONDS[match[2]]

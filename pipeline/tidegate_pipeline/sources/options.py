@@ -258,13 +258,15 @@ class TopicOptions(BaseModel):
     @model_validator(mode="after")
     def _fit_together(self) -> TopicOptions:
         if sum(map(bool, (self.subscribe, self.pattern, self.config, self.assign))) != 1:
-            raise _wrong("exactly one of subscribe, subscribePattern, subscribeConfig and assign says what is read")
+            raise _wrong("exactly one of subscribe, subscribePattern, subscribeConfig and assign must be given")
         if self.offsets_per_trigger is not None and self.bytes_per_trigger is not None:
-            raise _wrong("maxOffsetsPerTrigger and maxBytesPerTrigger exclude each other")
+            raise _wrong("maxOffsetsPerTrigger and maxBytesPerTrigger cannot both be set")
         if (self.offsets_per_trigger_min or 0) > (self.offsets_per_trigger or UNLIMITED):
             raise _wrong("minOffsetsPerTrigger is above maxOffsetsPerTrigger")
         if has_password(self.url):
-            raise _wrong("redis.url: no password in an option, it is shown; redis.passwordVariable names where it is")
+            raise _wrong(
+                "redis.url: no password in an option, which Spark shows; redis.passwordVariable names where it is"
+            )
         return self
 
 

@@ -162,7 +162,7 @@ def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Mapping[Place, 
             raise UsageError(f"{option} {problem} {named}")
     for topic in places.values():
         if wanted.get(IDS, {}).get(topic.name, topic.topic_id) != topic.topic_id:
-            raise UsageError(f"{option} is of another topic {topic.name}: it was made again since")
+            raise UsageError(f"{option} is of another topic {topic.name}: it was created again since then")
 
 
 def offset_of(planner: PartitionPlanner, tiers: PartitionTiers, wanted: str | int) -> int:

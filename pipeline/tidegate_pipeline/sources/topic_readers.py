@@ -183,7 +183,7 @@ class TopicStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAva
         elif isinstance(limit, ReadMaxBytes):
             most = limit.max_bytes
         elif not isinstance(limit, ReadAllAvailable):
-            raise UsageError(f"{type(limit).__name__} is no limit that tidegate knows")
+            raise UsageError(f"{type(limit).__name__} is not a limit that tidegate knows")
         return self._plan.next_offsets(Offsets.from_json(start), most, by_records).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -95,7 +95,7 @@ def walk_of(keys: LogKeys, start: int, stop: int = -1, limits: Limits = Limits()
 def _walked(keys: LogKeys, reply: Any) -> Walked:
     if reply[0] == _KAFKA_STORAGE_ERROR:
         raise StrayEntry(
-            f"stream entry {reply[1].decode()} of {keys.log} is no entry of a log (no broker appended it, or"
+            f"stream entry {reply[1].decode()} of {keys.log} is not an entry of a log (no broker appended it, or"
             " it is truncated): nothing is read until `tidegate topic repair` has left it out"
         )
     if reply[0]:

@@ -32,7 +32,7 @@ def publish(path: str, to: str) -> dict[str, Any]:
     source = [file.path for file in files(path)]
     folder = ArchiveFolder.open(to)
     if folder.filesystem.get_file_info(folder.root).type != fs.FileType.NotFound:
-        raise UsageError(f"{to} is there already: give a folder of its own")
+        raise UsageError(f"{to} exists: choose another folder")
     if not source:
         raise UsageError(f"{path} has no files yet")
     opened = ArchiveFolder.open(path)

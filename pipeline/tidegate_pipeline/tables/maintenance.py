@@ -44,7 +44,9 @@ def _maintained(tables: Sequence[str], keep: timedelta) -> Iterator[dict[str, An
         if form is None:
             raise UsageError(f"there is no table at {table}; Iceberg: catalog.namespace.table")
         if form != "delta":
-            raise UsageError(f"{table} is no Delta table; Parquet by Spark has clean copies: tidegate pipeline compact")
+            raise UsageError(
+                f"{table} is not a Delta table; Parquet by Spark has clean copies: tidegate pipeline compact"
+            )
         from tidegate_pipeline.tables.compaction import rewrite
 
         yield rewrite(table, keep)

@@ -62,7 +62,9 @@ def parse_fields(partition_by: str) -> Iterator[PartitionField]:
     for text in re.split(r",\s*(?![^(]*\))", partition_by.strip()):
         found = _FIELD.fullmatch(text)
         if not found:
-            raise UsageError(f"{text} is no partition field: day(timestamp), hour(timestamp), bucket(16, key), topic")
+            raise UsageError(
+                f"{text} is not a partition field: day(timestamp), hour(timestamp), bucket(16, key), topic"
+            )
         yield PartitionField(found[3] or found[4], found[1] or "identity", int(found[2] or 0))
 
 

@@ -69,7 +69,7 @@ async def test_broker_without_redis_fails_the_list() -> None:
 async def test_json_of_another_server_is_reported(body: Any, group_id: str | None, what: str) -> None:
     path = f"/api/v1/groups{f'/{group_id}' if group_id else ''}{f'/{what}' if what else ''}"
     async with _server({path: (200, body)}) as server:
-        with pytest.raises(CommandFailed, match=r"answered 200 and nothing of groups: is that Tidegate's admin HTTP"):
+        with pytest.raises(CommandFailed, match=r"answered 200 without groups: is that Tidegate's admin HTTP"):
             await admin_client.get(AdminHttp(str(server.make_url(""))), group_id, what, "default")
 
 

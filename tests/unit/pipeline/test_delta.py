@@ -205,7 +205,7 @@ def test_delta_partitioned_by_hour_and_columns(tmp_path: Path) -> None:
         ("day(topic)", r"cannot partition by day\(topic\): topic is string"),
         ("value.city", "the rows have no column value.city"),
         ("nothing", "the rows have no column nothing"),
-        ("day(timestamp", "is no partition field"),
+        ("day(timestamp", "is not a partition field"),
         ("minute(timestamp)", "by day, hour, month or year"),
     ],
 )

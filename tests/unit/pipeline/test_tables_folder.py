@@ -51,7 +51,7 @@ def test_clean_copy_has_what_counts_and_nothing_else(tmp_path: Path) -> None:
     assert (reported["rows"], reported["copy_files"]) == (5, 2)
     assert sorted(ds.dataset(reported["copy"], partitioning="hive").to_table()["offset"].to_pylist()) == list(range(5))
     assert Path(reported["copy"], "_SUCCESS").exists()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="choose another folder"):
         compact(table, reported["copy"], "", 0)
     with pytest.raises(UsageError, match="where does the copy go"):
         compact(table, None, "", 0)

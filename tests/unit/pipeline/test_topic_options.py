@@ -80,7 +80,7 @@ def test_password_of_the_settings_stays_out_of_the_options(monkeypatch: pytest.M
     [
         ({}, "exactly one of subscribe, subscribePattern, subscribeConfig and assign"),
         ({"subscribe": "a", "assign": '{"t":[0]}'}, "exactly one of subscribe"),
-        ({"subscribe": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "exclude each other"),
+        ({"subscribe": "a", "maxOffsetsPerTrigger": "1", "maxBytesPerTrigger": "1"}, "cannot both be set"),
         ({"subscribe": "a", "maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "minOffsetsPerTrigger is above"),
         ({"subscribe": "a", "maxTriggerDelay": "0.5m"}, "maxTriggerDelay: a duration, as in 30s"),
         ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "kafka.bootstrap.servers has no meaning for the source"),

@@ -215,8 +215,8 @@ def test_password_that_tasks_would_not_find_is_refused(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("text", "reported"),
     [
-        (b"a = [", "settings.toml is no TOML: Invalid value"),
-        (b"a = '\xff'", "settings.toml is no TOML: 'utf-8' codec can't decode"),
+        (b"a = [", "settings.toml is not TOML: Invalid value"),
+        (b"a = '\xff'", "settings.toml is not TOML: 'utf-8' codec can't decode"),
         (b"[lag]\nwindw = 3", "tidegate: settings of the pipeline: lag.windw: Extra inputs"),
     ],
 )

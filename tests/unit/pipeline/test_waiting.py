@@ -27,7 +27,7 @@ def test_durations_are_those_of_spark(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "m", "0.5s", "-1s", "1 fortnight", "5 minutes"])
 def test_no_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration(text)
 
 

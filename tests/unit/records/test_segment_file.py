@@ -73,7 +73,7 @@ def test_unreadable_file_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(SegmentMissing, match=r"gone\.parquet: there is no such file"):
         SegmentFile(LOCAL, str(tmp_path / "gone.parquet"))
-    with pytest.raises(SegmentUnreadable, match=r"other\.parquet: it is no segment"):
+    with pytest.raises(SegmentUnreadable, match=r"other\.parquet: it is not a segment"):
         SegmentFile(LOCAL, str(other))
     with pytest.raises(SegmentUnreadable, match=r"torn\.parquet"):
         SegmentFile(LOCAL, str(torn))

@@ -39,7 +39,7 @@ async def get(admin: AdminHttp, group_id: str | None, what: str, org: str, **que
     if isinstance(body, dict) and "detail" in body:
         raise (NoSuchGroup if status == 404 else CommandFailed)(body["detail"])
     if not isinstance(body, dict) or ("groups" if group_id is None else _REPORTED[what]) not in body:
-        raise CommandFailed(f"{url} answered {status} and nothing of groups: is that Tidegate's admin HTTP?")
+        raise CommandFailed(f"{url} answered {status} without groups: is that Tidegate's admin HTTP?")
     return body
 
 
@@ -52,7 +52,7 @@ async def ask(admin: AdminHttp, method: str, path: str, **query: str) -> Any:
     try:
         body = json.loads(text) if text else None
     except ValueError:
-        raise CommandFailed(f"{url} answered {status} and no JSON: is that Tidegate's admin HTTP?") from None
+        raise CommandFailed(f"{url} answered {status} without JSON: is that Tidegate's admin HTTP?") from None
     if status >= 400:
         raise CommandFailed(str((body or {}).get("detail") or (body or {}).get("error") or f"{url} answered {status}"))
     return body
@@ -62,7 +62,7 @@ async def brokers(admin: AdminHttp) -> Any:
     """/brokers: the cluster id and every broker with a lease. Raises CommandFailed."""
     found = await ask(admin, "GET", "/brokers")
     if not isinstance(found, dict) or "brokers" not in found:
-        raise CommandFailed(f"{admin.addresses} says nothing of brokers: is that Tidegate's admin HTTP?")
+        raise CommandFailed(f"{admin.addresses} lists no brokers: is that Tidegate's admin HTTP?")
     return found
 
 
@@ -74,7 +74,7 @@ async def readiness(admin: AdminHttp) -> Any:
     except ValueError:
         body = None
     if not isinstance(body, dict) or "reasons" not in body:
-        raise CommandFailed(f"{url} answered {status} and nothing of readiness: is that Tidegate's admin HTTP?")
+        raise CommandFailed(f"{url} answered {status} without readiness: is that Tidegate's admin HTTP?")
     return body
 
 

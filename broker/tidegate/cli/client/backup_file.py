@@ -39,7 +39,7 @@ class BackupWriter:
         self._path, self._partial = path, path.with_name(f"{path.name}.partial")
         self._sha256, self._lines = hashlib.sha256(), 0
         if path.exists():
-            raise CommandFailed(f"{path} exists: a backup replaces no file")
+            raise CommandFailed(f"{path} exists: choose another path")
         try:
             self._partial.unlink(missing_ok=True)
             handle = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -112,7 +112,7 @@ def verify(path: Path) -> Verified:
             header = _check_header(path, line)
         elif kind == END:
             if (line.get("lines"), line.get("sha256")) != (number - 1, digest.hexdigest()):
-                raise CommandFailed(f"{path}: damaged: its lines are not those that its checksum was made of")
+                raise CommandFailed(f"{path}: damaged: its checksum does not match its lines")
             return Verified(path, header, digest.hexdigest(), counts)
         elif kind not in KINDS:
             raise CommandFailed(f"{path}: damaged: line {number} is of an unknown kind")

@@ -44,7 +44,7 @@ def repair(client: Any, partition: Partition) -> tuple[int, list[StrayEntry]]:
                 failover_epoch, replid, version, copy.entries, copy.after, copy.bytes, keys.wake,
             )  # fmt: skip
             if code != _NONE:
-                raise CommandFailed(f"{partition}: the server or the log became another one meanwhile; nothing changed")
+                raise CommandFailed(f"{partition}: the server or the log was replaced meanwhile; nothing changed")
             if swapped[0]:
                 return swapped[1], copy.strays
     finally:

@@ -186,5 +186,5 @@ def moment_of(text: str, now_s: float) -> int:
         return max(parse_datetime(text, "--from"), 0)
     except InvalidReset:
         raise CommandFailed(
-            f"--from {text}: not earliest, latest, an offset, -N, a moment (2026-01-31T18:00:00) or a duration (PT1H)"
+            f"--from {text}: not earliest, latest, an offset, -N, a time (2026-01-31T18:00:00) or a duration (PT1H)"
         ) from None

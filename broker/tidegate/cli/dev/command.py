@@ -59,7 +59,7 @@ class DevOptions:
     def checked(self) -> DevOptions:
         """These, with an absolute data directory. Raises CannotStart if they conflict."""
         if self.redis_url is not None and (self.data is not None or self.redis_port is not None):
-            raise CannotStart("--redis-url uses a server that runs already: --data and --redis-port are not for it")
+            raise CannotStart("--redis-url uses a server that runs already: --data and --redis-port do not apply")
         if max(self.port, self.admin_port) + self.brokers - 1 > PORT_MAX:
             raise CannotStart(
                 f"{self.brokers} ports do not fit from --port {self.port} and --admin-port {self.admin_port} on"
@@ -199,7 +199,7 @@ def _work_dir(options: DevOptions) -> Path:
     try:
         made.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CannotStart(f"{made} cannot be made: {error.strerror}") from None
+        raise CannotStart(f"{made} cannot be created: {error.strerror}") from None
     return made
 
 

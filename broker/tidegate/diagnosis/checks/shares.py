@@ -41,7 +41,7 @@ def _place(share: ShareSnapshot) -> str:
 def _who(snapshot: GroupSnapshot, member_id: str) -> str:
     """A member for display; one that left may still have records, and so may a stranger."""
     member = next((one for one in snapshot.members if one.member_id == member_id), None)
-    return f"{member_id}, which is no member" if member is None else named(member)
+    return f"{member_id}, which is not a member" if member is None else named(member)
 
 
 def _full(snapshot: GroupSnapshot, window: int) -> list[Finding]:

@@ -89,7 +89,7 @@ def from_classic(
     """The consumer group that a classic group's members are in when it is converted. Raises OtherGroupType."""
     own_id, version, write_id, _, _, generation, protocol_type, protocol = head
     if protocol_type != _CONSUMER:
-        raise OtherGroupType("the members of the classic group are no consumers")
+        raise OtherGroupType("the members of the classic group are not consumers")
     group = ConsumerGroup(
         own_id=(own_id or b"").decode(),
         version=int(version or 0),

@@ -149,7 +149,7 @@ async def ask_undo(request: web.Request) -> web.StreamResponse:
     """Show what an undo would restore, with its button."""
     action = await audit.find(console_of(request).context.store, named(request, "action"))
     if action is None or action["undo"] is None:
-        raise web.HTTPNotFound(text="There is no such action, or it is kept no more.")
+        raise web.HTTPNotFound(text="There is no such action, or it is no longer stored.")
     return await page(request, "reset_undo.html", action=action, group_id=action["undo"]["group"])
 
 
