@@ -44,7 +44,7 @@ def free_port() -> int:
         with socket.socket() as sock, contextlib.suppress(OSError):
             sock.bind(("127.0.0.1", port))
             return port
-    raise AssertionError("ports are counted for ever")
+    raise AssertionError("ports are counted forever")
 
 
 def _claimed_block() -> range:

@@ -110,7 +110,7 @@ def _compacted(cluster: Cluster, server: redis.Redis, timeout_s: int) -> dict[st
         done.result(_WAIT_S)
     [valkey] = set(cluster.pids) - {broker.pid}
     before, rss = server.info("memory")["used_memory"], resident_bytes(broker.pid)
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again
     broker_s, valkey_s = cpu_seconds(broker.pid), cpu_seconds(valkey)
     command = [sys.executable, "-m", "tidegate", "topic", "compact", _TOPIC, "--output", "json"]
     subprocess.run(

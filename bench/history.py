@@ -4,7 +4,7 @@
 the jobs read it and `tidegate pipeline plot` draws it. `--launcher` is put before the commands that start Spark.
 
 Group `billing`: one member reads as fast as records come, one too slowly for a while, and one hangs: it heartbeats, and
-hands out and commits nothing more, until it goes on. Group `shipping`: processes that die without leaving and are
+hands out and commits nothing more, until it continues. Group `shipping`: processes that die without leaving and are
 started again, and one that leaves and comes back.
 """
 

@@ -2,7 +2,7 @@
 
 Three groups rebalance again and again (a process that crashes and is started again, two processes with one
 group.instance.id and different assignors, a client that is too slow between two polls); one consumer stops committing
-while producers go on; one seeks back and commits. Beside them one group does nothing wrong. Then the jobs `lag`,
+while producers continue; one seeks back and commits. Beside them one group does nothing wrong. Then the jobs `lag`,
 `timeline`, `storms`, `commits` and `usage` run on what the brokers wrote, with windows of seconds for minutes.
 """
 

@@ -89,7 +89,7 @@ class Stage:
         return members
 
     def play(self, *work: Coroutine[Any, Any, None]) -> None:
-        """What goes on behind, until the end."""
+        """What runs in the background, until the end."""
         self.tasks += [asyncio.ensure_future(one) for one in work]
 
     def healthy(self, *members: Member) -> None:

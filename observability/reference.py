@@ -58,7 +58,7 @@ round. Offsets committed for a deleted topic do not count for a new topic of the
 
 Jobs of `tidegate pipeline` export them at `metrics.address`, a session of your own by
 `tidegate_pipeline.query_metrics.serve_metrics(spark, "0.0.0.0:9108")`; see [pipeline](pipeline.md#metrics). `query` is
-the name of the query. Counters begin anew with the process.
+the name of the query. Counters start again with the process.
 
 {pipeline}
 

@@ -131,7 +131,7 @@ class LagSettings(_Section):
 
     window: int = Field(60, ge=1, description="seconds of one row")
     stuck_windows: int = Field(
-        5, ge=1, description="windows in which the log went on and nothing was committed, from which on it is stuck"
+        5, ge=1, description="windows in which the log continued and nothing was committed, from which on it is stuck"
     )
     watermark: int = Field(120, ge=0, description="seconds for which late samples are waited for")
 

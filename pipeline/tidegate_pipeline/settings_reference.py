@@ -38,7 +38,7 @@ or `spark-defaults.conf` says. In the environment: `TIDEGATE_PIPELINE_SPARK` as 
 ## Spark's log
 
 What Spark and its Python workers print is in `$XDG_STATE_HOME/tidegate/spark.log` (`~/.local/state/…`) unless
-`log.path` says otherwise, begun anew above 16 MiB. Under spark-submit it stays where spark-submit writes.
+`log.path` says otherwise, begun again above 16 MiB. Under spark-submit it stays where spark-submit writes.
 """
 _OPTIONS: Final = """
 ## Options of format("tidegate")

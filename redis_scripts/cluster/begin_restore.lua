@@ -1,5 +1,5 @@
 #!lua
---[[ Begin to restore a backup into a Redis without a cluster, or go on with a restore of the same backup.
+--[[ Begin to restore a backup into a Redis without a cluster, or continue with a restore of the same backup.
 
 Until the end, `restoring` keeps brokers from starting.
 

@@ -2,7 +2,7 @@
 --[[ End a broker's lease now; its node id stays reserved until another process may take it.
 
 Where every other lease was ended too, no broker can open a generation until one begins to serve: a restart of Redis that
-still has `clean_shutdown` has lost none. A lease that expired may be of a process that stands still and goes on later.
+still has `clean_shutdown` has lost none. A lease that expired may be of a process that stands still and continues later.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
 KEYS[2]  brokers  hash  node id -> the broker's record (JSON); its process is "" once the lease was ended

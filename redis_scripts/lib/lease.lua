@@ -12,7 +12,7 @@ function lease.process(brokers, node_id)
   return record and cjson.decode(record).process
 end
 
--- A lease that its process ended, or whose process cannot run any more: nobody goes on with it.
+-- A lease that its process ended, or whose process cannot run any more: nobody continues with it.
 function lease.set_ended(brokers, node_id)
   local record = cjson.decode(redis.call("HGET", brokers, node_id))
   record.process = ""

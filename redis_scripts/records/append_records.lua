@@ -3,7 +3,7 @@
 
 An id is <ms>-<sequence>. A batch has ids whose offsets, (ms << sequence bits) | sequence, follow each other without a
 gap: its producer computes the offset of each record from the first one. It begins at Redis's time, or after the last
-id if that is later: the clock went back, or the sequences of a millisecond are used up and go on in the next one.
+id if that is later: the clock went back, or the sequences of a millisecond are used up and continue in the next one.
 Batches end in the lower half of a millisecond's sequences: the upper half is left to Redis programs that XADD with *.
 A batch of an idempotent producer is judged by the producer's last five batches. A batch that is refused has no entry.
 

@@ -1,4 +1,4 @@
-"""One of two brokers loses its way to Redis, under an idempotent producer: it goes on with the other one."""
+"""One of two brokers loses its way to Redis, under an idempotent producer: it continues with the other one."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def wait_for_all(history: History, began: int, within_s: float) -> float:
     """Until every partition took a record that was sent since `began`; how long it took."""
     asked = time.monotonic()
     while len(acknowledged_since(history, began)) < PARTITIONS:
-        assert time.monotonic() - asked < within_s, f"only {acknowledged_since(history, began)} go on"
+        assert time.monotonic() - asked < within_s, f"only {acknowledged_since(history, began)} continue"
         await asyncio.sleep(0.2)
     return time.monotonic() - asked
 
@@ -55,7 +55,7 @@ async def test_isolated_broker_producers_continue_with_another(rng: random.Rando
             await wait_for_all(history, 0, RECOVERS_WITHIN_S)
             cut_off.redis_link.black_hole(*BOTH)
             took = await wait_for_all(history, time.monotonic_ns(), RECOVERS_WITHIN_S)
-            print(f"every partition went on after {took:.1f} s")
+            print(f"every partition continued after {took:.1f} s")
         finally:
             cut_off.redis_link.restore()
             await asyncio.to_thread(cut_off.process.wait_ready)

@@ -114,7 +114,7 @@ async def rounds_begun(group: Group, newcomer: Member, *others: Member) -> list[
 
 
 async def test_join_missing_member_is_awaited_until_its_rebalance_timeout_and_no_longer(group: Group) -> None:
-    """Any delay on one member delays all, whatever its heartbeats say, but not for ever."""
+    """Any delay on one member delays all, whatever its heartbeats say, but not forever."""
     one, two, busy = await trio(group, rebalance_timeout_ms=6_000)
     newcomer = await group.member(group.cluster.brokers[0], rebalance_timeout_ms=6_000)
     joins = await rounds_begun(group, newcomer, one, two)

@@ -1,7 +1,7 @@
 """The keys of transactions deleted, of another type, or emptied, while a producer has a transaction open.
 
 After each: records of committed transactions can be read, and the producer's next transactions, or those of a new
-producer of its transactional id, are read by consumers of committed records, which nothing holds up for ever.
+producer of its transactional id, are read by consumers of committed records, which nothing holds up forever.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Broken input over a live broker: nothing crashes, hangs or grows, and other connections go on.
+"""Broken input over a live broker: nothing crashes, hangs or grows, and other connections continue.
 
 Every truncation of a request of every served API and version is sent with its length put right (a body
 that ends too early) and with its first length (a client that dies in the middle); then random bytes.

@@ -246,7 +246,7 @@ async def test_undo_deleted_group_restores_its_offsets_unless_the_group_exists(a
     assert [(one["before"], one["after"]) for one in back["moves"]] == [(None, 20), (None, 20)]
     assert await api.committed() == 20
     again = await api.ask("POST", "/audit/{action_id}/undo", 409, action_id=deleted["action_id"])
-    assert "made anew" in again["detail"]
+    assert "created again" in again["detail"]
 
 
 async def test_topics_are_changed_grown_and_deleted(api: Api) -> None:

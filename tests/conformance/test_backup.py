@@ -1,4 +1,4 @@
-"""`tidegate backup` over running brokers: real clients go on with the restored cluster on other servers."""
+"""`tidegate backup` over running brokers: real clients continue with the restored cluster on other servers."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def kafka_python_writes(version: tuple[int, ...], bootstrap: str, topic: str, co
 
 
 def kafka_python_reads(version: tuple[int, ...], bootstrap: str, topic: str, group: str, count: int) -> Written:
-    """Reads in two sittings; the second goes on where the first committed."""
+    """Reads in two sittings; the second continues where the first committed."""
     found: Written = []
     for limit in (count // 2, count):
         consumer = kafka.KafkaConsumer(

@@ -1,4 +1,4 @@
-"""The source of topics reads what real clients produced through brokers, while they go on producing."""
+"""The source of topics reads what real clients produced through brokers, while they continue producing."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Read:
     process: str
     none: bool = False
     position: tuple[int, int] = (0, -1)
-    """When this process gave the partition up before, and where it stood: some clients go on from there."""
+    """When this process gave the partition up before, and where it stood: some clients continue from there."""
 
 
 @dataclass(slots=True)

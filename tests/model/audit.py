@@ -74,7 +74,7 @@ class Audit:
             return
         self._accept(member_id, "join")
         self.timeout_ms[member_id] = min(timeout_ms, self.timeout_ms.get(member_id, timeout_ms))
-        if token in self.tokens:  # the same join, run again: it is answered as before, and holds nothing anew
+        if token in self.tokens:  # the same join, run again: it is answered as before, and holds nothing again
             return
         self.tokens.add(token)
         if answer[2] == b"parked":

@@ -86,7 +86,7 @@ class Life(RuleBasedStateMachine):
             self.limits.stop()
             self.capturing.__exit__(None, None, None)
 
-    # -- how it goes on
+    # -- how it continues
 
     def client(self, pick: int) -> Client:
         return self.world.clients[pick % len(self.world.clients)]

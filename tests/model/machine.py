@@ -190,7 +190,7 @@ class Groups(Life):
 
     @rule(ms=st.sampled_from([500, 3_000, 11_000]))
     def pause_brokers(self, ms: int) -> None:
-        """Redis's clock goes on, the brokers do not."""
+        """Redis's clock continues, the brokers do not."""
         for broker in self.world.brokers:
             self.world.disturb(broker)
         self.world.loop.stall(ms)

@@ -121,7 +121,7 @@ async def traffic(bootstrap: str, enough: threading.Event) -> None:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """Two brokers, scraped for half a minute of traffic, which goes on."""
+    """Two brokers, scraped for half a minute of traffic, which continues."""
     tools()
     archive = tmp_path_factory.mktemp("archive")
     settings = {

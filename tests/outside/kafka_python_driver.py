@@ -1,6 +1,6 @@
 """kafka-python: its sticky (eager) assignor, static members, commits of both kinds.
 
-With its cooperative-sticky assignor (3.0.12) a leader that has given a partition up joins again for ever, one
+With its cooperative-sticky assignor (3.0.12) a leader that has given a partition up joins again forever, one
 generation after the other, at Apache Kafka 4.1 just as here: `bench.kafka_peer` shows it.
 """
 

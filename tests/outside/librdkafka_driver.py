@@ -57,7 +57,7 @@ class LibrdkafkaDriver:
         return await self._run(self._poll)
 
     def _poll(self) -> dict[int, list[tuple[int, str]]]:
-        """What is there by now, up to a rebalance: what was read before it is in the journal before it goes on."""
+        """What is there by now, up to a rebalance: what was read before it is in the journal before it continues."""
         polled: dict[int, list[tuple[int, str]]] = defaultdict(list)
         message = self._consumer.poll(POLL_S)
         if message is not None and message.error() is None:

@@ -35,7 +35,7 @@ What needs Redis is answered with what clients of that API try again; whether a 
 Producers get `REQUEST_TIMED_OUT` for a batch that may be in the log, and `KAFKA_STORAGE_ERROR` for one that was not
 appended; batches of an idempotent producer behind that one get the same answer until it comes again. librdkafka prints
 `KAFKA_STORAGE_ERROR` as a disk error; no disk is meant. A Redis that is full (`maxmemory`) answers the same to
-producers, while groups go on ([runbook](operations.md#tidegateredismemoryfull)).
+producers, while groups continue ([runbook](operations.md#tidegateredismemoryfull)).
 
 | Error | Of |
 |---|---|

@@ -102,7 +102,7 @@ def test_compaction_leaves_the_same_batches_in_fewer_files(archive: Archive) -> 
     assert (merged.from_offset, merged.last_offset, merged.records) == (0, 39, 36)
     assert archive.batches() == batches
     assert verify(archive.root, index, PLACE).problems == []
-    assert archive.files() == 8, "readers of the old files go on"
+    assert archive.files() == 8, "readers of the old files continue"
     assert compact(archive.root, index, PLACE, Shape(segment_bytes=1 << 20)) == Compacted()
 
 

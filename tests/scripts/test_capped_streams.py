@@ -141,7 +141,7 @@ def test_stream_with_lower_end_always_fails(client: Any) -> None:
     add(client, "a", *range(1, 11))
     start = lenient.latest()
     client.delete("a")
-    for ids in ((), (5,), (20, 21)):  # emptied; an older copy; emptied and written anew
+    for ids in ((), (5,), (20, 21)):  # emptied; an older copy; emptied and written again
         add(client, "a", *ids)
         with pytest.raises(DataLoss, match=r"a was truncated: .* begin with a new checkpoint"):
             lenient.advance(start, None, None)

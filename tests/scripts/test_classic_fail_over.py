@@ -78,7 +78,7 @@ async def heartbeat_code(member: Member) -> ErrorCode:
 
 
 async def live(member: Member) -> None:
-    """Go on as a client: rejoin whenever a heartbeat says so."""
+    """Continue as a client: rejoin whenever a heartbeat says so."""
     while True:
         await member.round()
         while await member.heartbeat() is ErrorCode.none:

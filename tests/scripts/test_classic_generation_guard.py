@@ -37,7 +37,7 @@ async def saved(store: Store) -> Dump:
 
 
 async def fail_over(world: World, kept: Dump) -> None:
-    """The server now has no more than what was saved, and every broker connects anew."""
+    """The server now has no more than what was saved, and every broker connects again."""
     clock = await world.store.command("GET", CLOCK)
     await world.store.command("FLUSHDB")
     for key, value in kept.items():

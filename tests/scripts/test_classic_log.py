@@ -28,7 +28,7 @@ async def lines(world: World) -> AsyncIterator[list[Any]]:
 
 
 async def reported(lines: list[Any], count: int) -> list[tuple[Any, ...]]:
-    """The lines about groups, when there are so many: each before the group goes on."""
+    """The lines about groups, when there are so many: each before the group continues."""
     deadline = asyncio.get_running_loop().time() + 5
     while len(found := [line for line in lines if line["event"] in LINES]) < count:
         if asyncio.get_running_loop().time() > deadline:

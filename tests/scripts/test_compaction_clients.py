@@ -89,7 +89,7 @@ async def test_compaction_leaves_a_new_consumer_the_last_values(cluster: Cluster
         assert count < KEYS * 2
 
         for number in range(3):
-            await producer.send_and_wait(TOPIC, b"%d" % number, b"end", 0)  # sequences go on
+            await producer.send_and_wait(TOPIC, b"%d" % number, b"end", 0)  # sequences continue
         assert await compact(log, (await log.refresh()).end) is not None
         values, _ = await read_from_start(cluster, RECORDS + 5)
         kept = {key: value for key, value in expected.items() if value is not None}

@@ -195,7 +195,7 @@ async def test_fetch_waits_for_messages(broker: Asking) -> None:
 
 
 async def test_fetch_waits_behind_transaction_markers(broker: Asking) -> None:
-    """They are no messages: an answer without any would make clients ask again at once, for ever."""
+    """They are no messages: an answer without any would make clients ask again at once, forever."""
     topic = await broker.topic()
     [found] = [one for one in broker.app.broker.context.catalog.topics("default") if one.name == topic]
     marker = build_batch([NewRecord(bytes(6), bytes(4), 1)], attributes=TRANSACTIONAL | CONTROL)

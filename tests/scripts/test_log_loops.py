@@ -1,4 +1,4 @@
-"""What runs beside the log goes on, whatever fails in between."""
+"""What runs beside the log continues, whatever fails in between."""
 
 from __future__ import annotations
 

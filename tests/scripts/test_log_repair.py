@@ -101,7 +101,7 @@ async def test_repair_clamps_what_counted_on_the_stray_entry(store: Store, setti
 
 
 async def test_repair_while_brokers_append_loses_nothing(store: Store, settings: Settings, client: Any) -> None:
-    """A stray entry between good ones stops nobody: the copy goes on until it has all."""
+    """A stray entry between good ones stops nobody: the copy continues until it has all."""
     async with broker(settings) as logs, broker(settings) as another:
         partition = await _partition(store)
         both = [one.partition(TOPIC, 0) for one in (logs, another)]

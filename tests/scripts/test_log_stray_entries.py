@@ -187,7 +187,7 @@ async def test_load_names_the_stray_entry_once(store: Store, settings: Settings)
 
 
 async def test_stray_entry_between_entries_hides_nothing(store: Store, settings: Settings) -> None:
-    """An id such as 0-7 stands behind the entry 0-1 and below all that follow: appends go on, and readers pass it."""
+    """An id such as 0-7 is after the entry 0-1 and below all that follow: appends continue, and readers skip it."""
     async with broker(settings) as logs, broker(settings) as restarted:
         await given_log(store)
         log = logs.partition(TOPIC, 0)
@@ -203,7 +203,7 @@ async def test_stray_entry_between_entries_hides_nothing(store: Store, settings:
 
 
 async def test_torn_entry_between_entries_is_refused_alone(store: Store, settings: Settings) -> None:
-    """As an earlier version left it that did not read lengths: what follows is readable, and appends go on."""
+    """As an earlier version left it that did not read lengths: what follows is readable, and appends continue."""
     async with broker(settings) as logs:
         await given_log(store)
         log = logs.partition(TOPIC, 0)

@@ -1,4 +1,4 @@
-"""Keys that somebody removed by hand, one at a time: the group goes on, and so do logs and topics.
+"""Keys that somebody removed by hand, one at a time: the group continues, and so do logs and topics.
 
 The table over all keys, with real clients, is `tests/chaos/test_lost_keys.py`.
 """

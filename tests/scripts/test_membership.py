@@ -25,7 +25,7 @@ Make = Callable[..., BrokerLease]
 
 @dataclass
 class Monotonic:
-    """The brokers' monotonic clock: goes on as Redis's does, but for its steps."""
+    """The brokers' monotonic clock: continues as Redis's does, but for its steps."""
 
     redis: SteppedClock
     behind_ms: int = 0
@@ -430,7 +430,7 @@ async def test_loop_renews(store: Store, settings: Settings) -> None:
 
 
 async def redis_clock_stepped(monotonic: Monotonic, ms: int) -> None:
-    """Redis's clock steps; time goes on for everybody else."""
+    """Redis's clock steps; time continues for everybody else."""
     await monotonic.redis.advance(ms)
     monotonic.behind_ms += ms
 

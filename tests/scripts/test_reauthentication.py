@@ -32,7 +32,7 @@ BATCH = build_batch([NewRecord(b"v", b"k", 1_700_000_000_000)])
 
 
 class Clock:
-    """The clock of SASL sessions, which goes on by hand."""
+    """The clock of SASL sessions, which continues by hand."""
 
     def __init__(self) -> None:
         self.now_s = time.monotonic()

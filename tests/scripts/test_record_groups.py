@@ -283,7 +283,7 @@ async def test_lag_counts_records_not_offsets(brokers: list[WholeBroker], store:
 
 
 async def test_committed_offset_of_a_group_that_a_program_created(brokers: list[WholeBroker], store: Store) -> None:
-    """A deployment whose Redis groups exist moves over: they go on at what is not acknowledged."""
+    """A deployment whose Redis groups exist moves over: they continue at what is not acknowledged."""
     all_offsets = await offsets(store)
     await store.command("XGROUP", "CREATE", KEY, "orders", IDS.id_of(all_offsets[3]))
     nobody = brokers[0].client()

@@ -24,7 +24,7 @@ from tidegate.store.store import Store
 
 
 def stand_still(server: ValkeyServer, still: bool = True) -> None:
-    """As a virtual machine that is moved: what is sent to it waits in its sockets, and is done when it goes on."""
+    """As a virtual machine that is moved: what is sent to it waits in its sockets, and is done when it continues."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP if still else signal.SIGCONT)
 

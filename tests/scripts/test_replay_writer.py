@@ -84,7 +84,7 @@ EXPECTED = [*range(30), *range(31, 45), *range(46, 60)]
 
 
 def attempt(plan: Plan, batches: list[tuple[int, bytes]], source: int = 0) -> None:
-    """A micro-batch of one task, as Spark runs it: the writer is pickled for the task and made anew for the commit."""
+    """A micro-batch of one task, as Spark runs it: the writer is pickled for the task and made again for the commit."""
     writer = pickle.loads(pickle.dumps(ReplayWriter(plan)))
     half = len(batches) // 2
     parts = [part for part in (batches[:half], batches[half:]) if part]

@@ -201,7 +201,7 @@ async def test_trim_while_the_new_stream_is_filled_leaves_the_log_as_it_was(
 async def test_two_restores_at_once_leave_the_log_as_it_was(
     store: Store, settings: Settings, tmp_path: Path, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second removes what the first has filled: what that goes on to copy is not the whole log."""
+    """The second removes what the first has filled: what that continues to copy is not the whole log."""
     async with two_tiers(store, settings, tmp_path, log_start=60) as (_, log, before):
         first, copy = one(client, tmp_path), Restore._copy
         plan = first.plan(0)

@@ -18,7 +18,7 @@ BUGS = {
         'if key ~= "-" and share_rows.chain(p, row, key) then',
         'if key ~= "-" and share_rows.chain(p, row, key) and false then',
     ),
-    "the next record of a key waits for ever": InScript(ROWS, "unchain(p, found[2])", "local _ = found[2]"),
+    "the next record of a key waits forever": InScript(ROWS, "unchain(p, found[2])", "local _ = found[2]"),
     "a released record is finished": InScript(ROWS, "if row.count >= p.group.limit then", "if row.count >= 1 then"),
     "a lock never expires": InScript(
         ROWS,

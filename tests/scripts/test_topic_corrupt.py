@@ -1,4 +1,4 @@
-"""Corrupt batches of topics: they fail a query, or are put aside and counted; on the real server, without Spark."""
+"""Corrupt batches of topics: they fail a query, or are quarantined and counted; on the real server, without Spark."""
 
 from __future__ import annotations
 

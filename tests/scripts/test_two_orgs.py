@@ -131,7 +131,7 @@ async def test_hostile_org_reads_and_changes_nothing_of_another(stage: Stage, da
         asked = own[name] if name in own else by_name[name].build(Resources(TOPIC, GROUP, TRANSACTIONAL_ID, topic_id))
         try:
             answer = repr(await stage.hostile.ask(asked))
-        except SerialError:  # kio reads no time of -1, which a transaction has that there is not
+        except SerialError:  # kio reads no time of -1, which a transaction has that does not exist
             assert name == "DescribeTransactions"
             continue
         assert SECRET not in answer.replace(stage.member_id, ""), name

@@ -82,7 +82,7 @@ class Broker:
             self.process.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         if self.process is not None and self.process.held is not None:
             self.loop.resume(self.process)
 

@@ -53,7 +53,7 @@ class Process:
         self.alive = self.running = True
         """`running`: alive and not paused."""
         self.held: list[Entry] | None = None
-        """Callbacks that wait for a paused process to go on; None while it runs."""
+        """Callbacks that wait for a paused process to continue; None while it runs."""
         self.context: Context = copy_context()
         self.context.run(_PROCESS.set, self)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -136,7 +136,7 @@ class SimLoop(asyncio.BaseEventLoop):
         return min((when for when, due in self._due.items() if any(entry[0] for entry in due)), default=math.inf)
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on with what came meanwhile."""
+        """Let a paused process continue with what came meanwhile."""
         held, process.held, process.running = process.held, None, True
         self._ready.extend(held or ())
 

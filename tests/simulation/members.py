@@ -74,7 +74,7 @@ class Member:
         self.generation = -1
         self.partitions: tuple[int, ...] = ()
         self.last_contact_s = -1e9
-        """When the last request was sent that started its session anew: it cannot end before. A sync or join that is
+        """When the last request was sent that started its session again: it cannot end before. A sync or join that is
         answered at once does not (spec E12, S12)."""
         self.gone_s: float | None = None
         self._silences: deque[tuple[float, float]] = deque(maxlen=5)
@@ -152,7 +152,7 @@ class Member:
                 self._wire.close()
 
     def hang(self, seconds: float) -> None:
-        """Do nothing for a while, as a process that collects garbage or waits for a database; then go on."""
+        """Do nothing for a while, as a process that collects garbage or waits for a database; then continue."""
         if not self.consuming:
             return
         self.history.note(f"{self.name} hangs for {seconds:.1f} s")

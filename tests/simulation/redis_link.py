@@ -228,7 +228,7 @@ class SimRedis:
                 link.broken = True
 
     def set_away(self, away: bool) -> None:
-        """Nobody reaches the server, which goes on."""
+        """Nobody reaches the server, which continues."""
         self.away = away
         if away:
             for link in list(self.links):

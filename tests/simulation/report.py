@@ -22,7 +22,7 @@ class Plan:
     streams_groups: int = 0
     share_groups: int = 0
     gentle_s: float = 420.0
-    """How long gentle faults go on before the rough ones and the calm."""
+    """How long gentle faults continue before the rough ones and the calm."""
 
 
 @dataclass(slots=True)

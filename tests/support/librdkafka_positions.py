@@ -2,7 +2,7 @@
 
 Four ways are known, all while partitions move to another leader; none depends on what a broker answers:
 
-* asked to validate its leader epoch, it goes on from where the fetch last started;
+* asked to validate its leader epoch, it continues from where the fetch last started;
 * a ListOffsets that was sent to an earlier leader is answered, or given up, after the new leader has answered the same
   query: librdkafka drops the answer as outdated, asks again for the start that it once looked for, and reads from there
   (`rd_kafka_toppar_handle_Offset` and `rd_kafka_toppar_offset_retry` of 2.15);

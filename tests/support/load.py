@@ -136,7 +136,7 @@ class Load:
             for partition in range(PARTITIONS):
                 await gate.acquire()
                 key = ("aiokafka", partition, number)
-                # One after another: calls of `send` that wait for metadata together go on in any order.
+                # One after another: calls of `send` that wait for metadata together continue in any order.
                 sent = await producer.send(TOPIC, _value(*key), partition=partition)
                 waiting.add(asyncio.ensure_future(one(key, sent)))
             await asyncio.sleep(_PAUSE_S)
@@ -213,7 +213,7 @@ class Load:
             await asyncio.to_thread(broker.wait_ready)
         before = len(self.acknowledged)
         await asyncio.sleep(4)
-        assert len(self.acknowledged) > before, "producers did not go on by themselves"
+        assert len(self.acknowledged) > before, "producers did not continue by themselves"
 
     async def check(self) -> str:
         """Compare the log, the acknowledgements and what the groups saw; a line that says how much there was."""

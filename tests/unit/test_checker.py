@@ -267,7 +267,7 @@ ALLOWED: dict[str, tuple[Operation, ...]] = {
         Removed(6, G, "i-1"),
         assigned(7, 1, "a2", "i-2"),
     ),
-    "a member goes on where it stood if nobody else owned": (
+    "a member continues where it stood if nobody else owned": (
         *SENT,
         assigned(5),
         poll(40, 0, 1),

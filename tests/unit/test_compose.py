@@ -287,7 +287,7 @@ def test_script_of_certificates_makes_what_brokers_load_and_keeps_it(tmp_path: P
     assert all(name in reported for name in ("DNS:broker-tls-1", "DNS:localhost", "IP Address:127.0.0.1"))
     assert run(names) == first
     assert run("DNS:other.example") != first
-    assert (tmp_path / "ca.pem").read_bytes() == authority, "clients go on trusting it"
+    assert (tmp_path / "ca.pem").read_bytes() == authority, "clients continue trusting it"
     assert {name for name in environment("broker-tls-1").values() if name.startswith("/certificates/")} == {
         *("/certificates/broker.pem", "/certificates/broker.key")
     }

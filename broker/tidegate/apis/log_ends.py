@@ -166,5 +166,5 @@ class SharedRead:
 def _resume(fetch: WaitingFetch) -> None:
     try:
         fetch.resume()
-    except Exception:  # the other fetches go on
+    except Exception:  # the other fetches continue
         logger.exception("fetch_not_resumed")

@@ -116,7 +116,7 @@ def _committed(call: Call, topics: Topics, results: Codes) -> list[tuple[RecordL
 
 
 async def program_offsets(call: Call, group_id: str, places: Iterable[tuple[str, int]]) -> dict[str, Committed]:
-    """Positions of Redis groups that programs created, as commits: a Kafka group of that name goes on from there.
+    """Positions of Redis groups that programs created, as commits: a Kafka group of that name continues from there.
 
     Raises StoreUnavailable.
     """

@@ -63,7 +63,7 @@ def as_of(error: Exception, fenced: bool) -> Exception:
 
 @api(ApiKey.INIT_PRODUCER_ID, first=0, last=5, error=at_top(producer_id=-1, producer_epoch=-1))
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """A producer's id and epoch (KIP-98). v3: its own id and epoch, to go on after an error (KIP-360). v4: fencing.
+    """A producer's id and epoch (KIP-98). v3: its own id and epoch, to continue after an error (KIP-360). v4: fencing.
 
     Without a transactional id: a new id with epoch 0, whatever id, epoch and timeout the client sends. v6 would add
     two-phase commit (KIP-939), which is not served.

@@ -19,7 +19,7 @@ EXIT_CODES: Final = {
     DONE: "done, and nothing is wrong; also where whoever read the output closed the pipe, and where Ctrl-C is the way "
     "to end (`tail --follow`, `top`, `redis run MONITOR`, `dev`)",
     BAD_NEWS: "done, and the answer is bad news: `group explain` found trouble, `doctor` found warnings, a change was "
-    "refused or not confirmed, Redis answered with an error, `broker drain` waited in vain",
+    "refused or not confirmed, Redis answered with an error, `broker drain` timed out",
     FAILED: "not done: a wrong option, nobody answers, no such group or topic; `doctor` found a problem",
     INTERRUPTED: "ended by Ctrl-C",
 }

@@ -138,7 +138,7 @@ def markdown() -> str:
         "# Settings",
         "",
         "Each is a `TIDEGATE_*` environment variable of `tidegate serve`; `--set name=value` and the options of",
-        "`tidegate serve --help` win over it. `tidegate settings` prints this list with the values in force.",
+        "`tidegate serve --help` win over it. `tidegate settings` prints this list with the values in effect.",
         "",
         "A variable may be a file as well: `TIDEGATE_SECRETS_DIR` names a folder with files that are called as",
         "variables (`TIDEGATE_REDIS_URL`) and hold their values, as Kubernetes and Docker mount secrets. The",

@@ -48,7 +48,7 @@ State = Literal["starting", "serving", "draining"]
 
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """A live broker by its own description; `suspect` if its lease was not renewed lately."""
+    """A live broker by its own description; `suspect` if its lease was not renewed recently."""
 
     node_id: int
     endpoints: Mapping[str, tuple[str, int]]

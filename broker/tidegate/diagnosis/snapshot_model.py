@@ -141,7 +141,7 @@ class GroupSnapshot:
     shares: tuple[ShareSnapshot, ...] = ()
     dead_letters: DeadLettersSnapshot = DeadLettersSnapshot()
     configs: Mapping[str, str] = field(default_factory=dict)
-    """The configs in force of a KIP-848 group or share group."""
+    """The configs in effect of a KIP-848 group or share group."""
 
     @property
     def topics(self) -> frozenset[str] | None:

@@ -221,7 +221,7 @@ async def read(store: Store, keys: GroupKeys) -> dict[str, str]:
 
 
 def in_force(settings: Settings, kind: str, stored: Mapping[str, str]) -> dict[str, str]:
-    """The configs of groups of a type, in order of name, each with its value in force."""
+    """The configs of groups of a type, in order of name, each with its value in effect."""
     return {
         name: stored.get(name, config.default_value(settings))
         for name, config in sorted(CONFIGS.items())

@@ -4,8 +4,8 @@ Live: the event loop runs, so the process can answer. Nothing else counts: resta
 unavailable would not help.
 
 Ready: a client that connects now is served. Redis is connected on every link, the lease is held, the listener is open,
-large requests are admitted, the event loop has not stalled lately, and no drain has started. A broker that is not ready
-continues to serve connected clients.
+large requests are admitted, the event loop has not stalled recently, and no drain has started. A broker that is not
+ready continues to serve connected clients.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ async def end_at_issuer(request: web.Request) -> web.StreamResponse:
     access.on_login(request, "OpenID Connect", person)
     # A page and no redirect: the browser sends a SameSite=Strict cookie only where a page of this site led it.
     target = escape(wanted)
-    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Go on</a>'
+    page = f'<!doctype html><meta http-equiv="refresh" content="0;url={target}"><a href="{target}">Continue</a>'
     answer = web.Response(text=page, content_type="text/html", headers={"Cache-Control": "no-store"})
     put_cookie(answer, access.sessions.begin_for(person), is_secure(request))
     answer.del_cookie(LOGIN_COOKIE, path=LOGIN_PATH, httponly=True, samesite="Lax")

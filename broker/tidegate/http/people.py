@@ -114,7 +114,7 @@ class People:
         return self._person(identity)
 
     async def is_current(self, person: Person) -> bool:
-        """Whether a session's person may go on: the role is the same, and the stored user has not been changed."""
+        """Whether a session's person may continue: the role is the same, and the stored user has not been changed."""
         if self.role_of(person.principal) is not person.role:
             return False
         if not person.record or self._users is None:

@@ -259,7 +259,7 @@ class Appends:
                 return
             if failure is None and view is sent.view and view.end <= sent.base:
                 self._log.void("refused, and yet nothing was missed")
-            self._give_up_overdue(failure or StoreUnavailable("the log goes on without this broker"))
+            self._give_up_overdue(failure or StoreUnavailable("the log continues without this broker"))
             self.schedule()
 
         self._refresher.refresh(refreshed)

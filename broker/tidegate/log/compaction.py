@@ -1,4 +1,4 @@
-"""Compact a log: keep the newest record of each key below an offset. Readers and appends go on meanwhile.
+"""Compact a log: keep the newest record of each key below an offset. Readers and appends continue meanwhile.
 
 Two passes over the log in pages: the first records the newest offset of each key in the part that is not compacted
 yet; the second writes the batches with the records that are still the newest into a new stream, each as an entry of its

@@ -101,7 +101,7 @@ class LogRefresher:
         entries, strays = parse_entries(items)
         entries = [entry for entry in entries if entry.base >= view.end]
         if entries and entries[0].base != view.end:
-            self._log.void("the log goes on above the view")  # trimmed meanwhile; a newer snapshot exists
+            self._log.void("the log continues above the view")  # trimmed meanwhile; a newer snapshot exists
             self._again()
             return
         self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))

@@ -11,7 +11,7 @@ has the connection's client id and host, while the group has the generation reco
 connections read as the owner (`Reading`), or the owners of several groups are alike, the owner is withdrawn: the mirror
 shows committed offsets only, until the next generation.
 
-A commit that goes back is written with the events of its interval: what the member goes on to read meanwhile, without
+A commit that goes back is written with the events of its interval: what the member continues to read meanwhile, without
 a seek, is not shown as pending until it is delivered again.
 """
 

@@ -52,8 +52,8 @@ class Reading:
     """Which of the connections with one client id and host reads a partition for its owner.
 
     A Fetch names no member, and clients with the default id of their library share id and host. The first connection
-    counts; another one counts instead once the first has ended or been silent for SILENT_S. If both go on, nobody knows
-    which of them is the owner's: `is_shared`.
+    counts; another one counts instead once the first has ended or been silent for SILENT_S. If both continue, it is
+    unknown which of them is the owner's: `is_shared`.
     """
 
     __slots__ = ("_fetches", "current", "current_s", "is_shared", "other", "owner")
@@ -148,7 +148,7 @@ class PartitionNews:
             self.judged_readers.pop(reading.current, None)
 
     def renew(self, reading: Reading, owner: bytes) -> None:
-        """Judge anew who reads for an owner."""
+        """Judge again who reads for an owner."""
         reading.renew(owner)
         self.judged_readers.clear()
 

@@ -2,7 +2,7 @@
 
 The cluster's bucket in Redis gains `rate` tokens a second up to `capacity`, and every broker's use is taken from it; it
 may be negative. About every 100 ms a broker reports what it used and gets the bucket's tokens and its own share of the
-rate. In between it goes on with its share alone, so that at most the use of one interval is not known to the others:
+rate. In between it continues with its share alone, so that at most the use of one interval is not known to the others:
 whatever was used too much by then is a debt in Redis, which everybody waits for.
 """
 

@@ -1,7 +1,7 @@
 """The buckets that clients of this broker use, and the loop that leases their shares from Redis.
 
 One script reports and leases all of them, every PERIOD_MS while any is used. Nothing is sent for buckets that nobody
-uses, and nothing at all without quotas. While Redis is away, brokers go on with the shares they have.
+uses, and nothing at all without quotas. While Redis is away, brokers continue with the shares they have.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class QuotaLeases:
         await self._runs.close()
 
     def forget_limits(self) -> None:
-        """The quotas have changed: find the limits of clients anew. Buckets go on."""
+        """The quotas have changed: find the limits of clients again. Buckets continue."""
         self._limits.clear()
 
     # -- limits

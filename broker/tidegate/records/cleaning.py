@@ -2,7 +2,7 @@
 
 A rewritten batch keeps its offsets, producer fields and codec; record count, largest timestamp and CRC change. A
 tombstone (null value) stays until its delete horizon. The batch stores the horizon: attribute bit 6 is set, and the
-base timestamp is the horizon, so the timestamp deltas of its records are encoded anew. Source: Kafka's LogCleaner,
+base timestamp is the horizon, so the timestamp deltas of its records are encoded again. Source: Kafka's LogCleaner,
 MemoryRecords.filterTo.
 """
 

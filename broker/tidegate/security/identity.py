@@ -16,7 +16,7 @@ ORG_PATTERN: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated client. `expires_at` is in seconds since 1970, None for ever."""
+    """An authenticated client. `expires_at` is in seconds since 1970, None forever."""
 
     principal: str
     org: str = DEFAULT_ORG

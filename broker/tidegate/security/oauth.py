@@ -98,7 +98,7 @@ class TokenValidator:
         return Identity(f"User:{name}", org, float(claims["exp"]))
 
     async def _key(self, key_id: str | None) -> jwt.PyJWK:
-        """The issuer's key of this id; unknown ids and old keys are fetched anew. Raises InvalidToken."""
+        """The issuer's key of this id; unknown ids and old keys are fetched again. Raises InvalidToken."""
         age_s = time.monotonic() - self._fetched_s
         if age_s >= KEYS_MAX_AGE_S or (key_id not in self._keys and age_s >= UNKNOWN_KEY_PAUSE_S):
             await self._fetches.do("keys", self._fetch)

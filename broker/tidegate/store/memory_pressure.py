@@ -1,7 +1,7 @@
 """How full each Redis server is: producers are slowed down, then refused, before `maxmemory` is reached.
 
-What Redis refuses at `maxmemory` is refused in the middle of its work; groups, commits and leases go on above it, and
-need what is left.
+What Redis refuses at `maxmemory` is refused in the middle of a script. Groups, commits and leases continue above the
+limit, and need what is left.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ table of that name with functions. What is passed between files is a parameter. 
 `STATE.EMPTY` are replaced by their texts in `lib/errors` and `lib/layout`, because building such tables at every call
 costs as much as three commands.
 
-The scripts of `FUNCTIONS` are rendered twice: each by itself for EVALSHA, which makes its Lua functions anew at every
+The scripts of `FUNCTIONS` are rendered twice: each by itself for EVALSHA, which makes its Lua functions again at every
 call, and together as a library for FCALL, whose functions are made once (`store.functions`).
 """
 

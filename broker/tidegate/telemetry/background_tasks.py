@@ -49,7 +49,7 @@ class BackgroundTasks:
             error: Exception | None = None
             try:
                 await loop()
-            except Exception as raised:  # noqa: BLE001 - whatever it is, the loop must go on
+            except Exception as raised:  # noqa: BLE001 - whatever it is, the loop must continue
                 error = raised
             metrics.loops_failed += 1
             if clock() - started > _STABLE_AFTER_S:

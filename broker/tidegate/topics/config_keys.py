@@ -172,7 +172,7 @@ _ALL: Final = (
         _T.LONG,
         "-2",
         whole(-2, LONG_MAX),
-        "How long records stay in Redis once they are archived, ms; -2 is as retention.ms, -1 for ever.",
+        "How long records stay in Redis once they are archived, ms; -2 is as retention.ms, -1 forever.",
         broker_key="log.local.retention.ms",
     ),
     ConfigKey(
@@ -306,7 +306,7 @@ _ALL: Final = (
         _T.LONG,
         "604800000",
         whole(-1, LONG_MAX),
-        "How long records are kept, ms; -1 keeps them for ever.",
+        "How long records are kept, ms; -1 keeps them forever.",
         setting="log_retention_ms",
         broker_key="log.retention.ms",
         lists_default=False,

@@ -1,7 +1,7 @@
 """Small segments -> large ones: a new file, then one step in the index; the old files are left to gc.
 
-Readers that hold the old names go on until then. Neighbours are merged up to `segment_bytes`, and only into something
-at least twice as large as the largest of them: a byte is written again a few times at most.
+Readers that hold the old names continue until then. Neighbours are merged up to `segment_bytes`, and only into a
+segment at least twice as large as the largest of them: a byte is written again a few times at most.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         if reported.outcome is Outcome.CONFLICT:
             raise ArchiveConflict(
                 f"{here} do not follow the archive, which holds {reported.start} to {reported.end - 1}: "
-                "remove the query's checkpoint, it goes on at the end of the archive"
+                "remove the query's checkpoint, it continues at the end of the archive"
             )
         if reported.outcome is Outcome.FENCED:
             raise ArchiveConflict(f"{here} are not published: a newer start of the archive query has taken over")

@@ -1,7 +1,7 @@
 """How far behind one group was, window by window: a row for each partition that was sampled in it.
 
 Rows come when the window is over, by the watermark alone, so batches and restarts change nothing. A partition is
-stuck when for `stuck_windows` windows its committed offset stood still while the log went on; windows in which the
+stuck when for `stuck_windows` windows its committed offset stood still while the log continued; windows in which the
 log stood still as well do not count, and do not end it while records wait.
 """
 

@@ -14,7 +14,7 @@ from tidegate_pipeline.sources.offsets import Offsets, name_of_end, name_of_micr
 
 
 def count_last(figures: Figures, settings: PipelineSettings) -> int:
-    """How many were put aside in the last micro-batch that `figures` has."""
+    """How many were quarantined in the last micro-batch that `figures` has."""
     if figures.last_range is None or settings.source.on_corrupt != "quarantine" or not settings.archive.path:
         return 0
     quarantine = Quarantine.open(settings.archive.path)

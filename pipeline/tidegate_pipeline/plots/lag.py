@@ -105,7 +105,7 @@ def _line(axes: Any, name: str, rows: Sequence[Row], color: str, dashes: str) ->
 
 
 def _mark_stuck(axes: Any, stretches: Mapping[str, Sequence[list[Row]]]) -> None:
-    label = "stuck: log goes on,\nnothing committed"
+    label = "stuck: log continues,\nnothing committed"
     for run in (run for runs in stretches.values() for run in runs):
         times, lags = [_middle(row) for row in run], [row["lag_last"] for row in run]
         axes.plot(times, lags, color=TROUBLE, linewidth=6, alpha=0.35, solid_capstyle="round", zorder=1, label=label)

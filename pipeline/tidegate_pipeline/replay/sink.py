@@ -1,6 +1,6 @@
 """`format("tidegate-replay")`: raw rows of one topic into another, each record once, in the order of its partition.
 
-The rows are of mode raw with includeRange, so they leave no hole: a target takes what goes on behind what it has, and
+The rows are of mode raw with includeRange, so they leave no hole: a target takes what continues behind what it has, and
 where tasks share a source partition the later one waits for its turn. What is tried again finds in the target how far
 it was; where records came to stand is in the target too, until `commit` has it in the archive.
 """
@@ -170,10 +170,10 @@ class _Task:
         )
 
     def _passed(self, source: int, start: int) -> int:
-        """The last source offset behind which a target that goes on at `start` gets nothing more from this task.
+        """The last source offset behind which a target that continues at `start` gets nothing more from this task.
 
         Where the rows end with a hole this may be the first part of a batch that is the next task's row, whole. That
-        task can have all that is wanted of it if the replay's range goes on behind the hole, and nothing of it was
+        task can have all that is wanted of it if the replay's range continues behind the hole, and nothing of it was
         written. Otherwise that task decides: see `_begin`.
         """
         last, end = self._lasts[source], self._plan.range(source)[1]

@@ -21,7 +21,7 @@ _UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 _FENCED_LEADER_EPOCH: Final = 74
 _ASK_AGAIN_S: Final = 0.2
 _PREDECESSOR_RETRIES: Final = 10
-"""How long a task waits for the one before it without seeing it go on, in times of `retry_s`: it may read from afar."""
+"""How often a task waits `retry_s` for the task before it, which may read slowly, to make progress."""
 
 
 class Run(NamedTuple):

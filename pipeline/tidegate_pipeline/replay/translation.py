@@ -54,7 +54,7 @@ class Row(NamedTuple):
     target_last: int
 
     def position(self, offset: int) -> int:
-        """Where a consumer goes on that has `offset` next, which is not behind the row; never too far."""
+        """Where a consumer continues that has `offset` next, which is not behind the row; never too far."""
         if offset <= self.source_base or self.target_last - self.target_base != self.source_last - self.source_base:
             return self.target_base
         return self.target_base + offset - self.source_base
@@ -150,7 +150,7 @@ def translate(rows: Mapping[int, Sequence[Row]], committed: Mapping[int, int]) -
     """Target partition -> offset to commit there, for the committed offset of each source partition.
 
     Exact where partitions were kept. Where keys were spread, the earliest: no record is passed over, some may come
-    again. A partition whose records were all consumed goes on behind the last.
+    again. A partition whose records were all consumed continues behind the last.
     """
     positions: dict[int, list[int]] = {}
     ends: dict[int, int] = {}

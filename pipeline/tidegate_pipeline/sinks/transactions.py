@@ -172,7 +172,7 @@ async def commit_micro_batch(
     *,
     is_decided: bool,
 ) -> None:
-    """Commit a micro-batch, or go on with it where its tasks found it decided. Raises DataLoss, PipelineError."""
+    """Commit a micro-batch, or continue with it where its tasks found it decided. Raises DataLoss, PipelineError."""
     decision = await client.decided(group)
     if is_decided:
         if decision is None or decision.batch_id != batch_id or not decision.transactions:

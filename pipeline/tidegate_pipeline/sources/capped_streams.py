@@ -202,7 +202,7 @@ class CappedStreams:
             raise DataLoss(
                 f"{stream}: {number} ({which}) were trimmed before they were read. Read more often or keep more "
                 "(group_events_max; samples of lag and usage have a fixed cap); failOnDataLoss=false, for jobs "
-                "source.fail_on_data_loss=false, goes on without them"
+                "source.fail_on_data_loss=false, continues without them"
             )
         logger.warning("entries_lost", stream=stream, count=count, which=which)
 

@@ -6,7 +6,7 @@ from tidegate_pipeline.errors import DataLoss
 from tidegate_pipeline.sources.tiers import DELETED, PartitionTiers
 
 _ADVICE = (
-    "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive. "
+    "To continue without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive. "
     "To lose nothing the next time, let the archive job run ahead of retention, or keep more"
 )
 
@@ -26,12 +26,12 @@ def deleted(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
     what = f"{end - wanted} offsets are lost, {wanted} to {end - 1}" if end >= 0 else "where it ended is not known"
     return DataLoss(
         f"topic {topic} partition {partition} was deleted, and was read up to offset {wanted}: {what}. "
-        "To go on without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive"
+        "To continue without them, set failOnDataLoss=false: the gap is noted in quarantine/gaps of the archive"
     )
 
 
 def moved_back(topic: str, partition: int, wanted: int, end: int) -> DataLoss:
-    """The log ends below what was read already. No option lets a query go on: offsets would mean other records."""
+    """The log ends below what was read already. No option lets a query continue: offsets would mean other records."""
     return DataLoss(
         f"topic {topic} partition {partition}: offset {wanted} is wanted, but the log ends at {end}: it was truncated "
         f"by {wanted - end} offsets, as after a fail-over that lost writes, or a restore of an old copy. "
@@ -43,6 +43,6 @@ def made_again(topic: str, before: str, now: str) -> DataLoss:
     """The topic is another one under the same name."""
     return DataLoss(
         f"topic {topic} was deleted and made again (its id was {before}, now {now}): what was not read of the one "
-        "before is lost, and offsets start anew. To go on with the new topic from its start, set "
+        "before is lost, and offsets start again. To continue with the new topic from its start, set "
         "failOnDataLoss=false; else start the query with a new checkpoint"
     )

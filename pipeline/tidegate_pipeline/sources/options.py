@@ -143,7 +143,7 @@ class TopicOptions(BaseModel):
     starting_offsets: OffsetsOption | None = Field(
         None,
         alias="startingOffsets",
-        description='`earliest`, `latest`, `archive` (go on where the archive ended), or JSON `{"t":{"0":5}}`, '
+        description='`earliest`, `latest`, `archive` (continue where the archive ended), or JSON `{"t":{"0":5}}`, '
         "-1 latest, -2 earliest; default `earliest` for a batch, `latest` for a stream",
     )
     starting_timestamp: int | None = Field(
@@ -194,10 +194,10 @@ class TopicOptions(BaseModel):
         None, alias="maxRecordsPerPartition", description="records of a task at most; an entry is never split"
     )
     fail_on_data_loss: bool = Field(
-        True, alias="failOnDataLoss", description="`false`: go on where data begins, and note the gap"
+        True, alias="failOnDataLoss", description="`false`: continue where data begins, and note the gap"
     )
     on_corrupt: Literal["quarantine", "fail"] = Field(
-        "fail", alias="onCorrupt", description="a corrupt batch fails the query, or is put aside and counted"
+        "fail", alias="onCorrupt", description="a corrupt batch fails the query, or is quarantined and counted"
     )
     corrupt_limit: int = Field(
         100, ge=0, alias="corruptLimit", description="corrupt batches of a micro-batch above which the query fails"

@@ -244,7 +244,7 @@ class PartitionCursor:
         return taken
 
     def _pass(self, tier: Tier, position: int, steps: Sequence[Step]) -> int:
-        """Go on to where a walk stopped; returns the bytes or records passed."""
+        """Continue to where a walk stopped; returns the bytes or records passed."""
         taken = 0
         for step in steps:
             records = min(step.records, step.end - max(self.position, step.first))

@@ -43,7 +43,7 @@ def _first_appended_at(planner: PartitionPlanner, tiers: PartitionTiers, timesta
         if tier_range.tier is Tier.REDIS and steps:
             return steps[0].first
         if tier_range.tier is Tier.ARCHIVE or walked <= position:
-            return position  # a reader goes on to the next record
+            return position  # a reader continues to the next record
         position = walked
     return None
 

@@ -18,7 +18,7 @@ from tidegate_pipeline.topics import Topic
 
 
 def select(access: Access, strict: bool = True) -> dict[Place, Topic]:
-    """The partitions that the options name, in order. `strict`: Raises UsageError for one that there is not."""
+    """The partitions that the options name, in order. `strict`: Raises UsageError for one that does not exist."""
     topics, options = access.topics(), access.options
     for name in topics.keys() & RESERVED:
         raise UsageError(f"a topic called {name} cannot be read: offsets keep something else under that name")

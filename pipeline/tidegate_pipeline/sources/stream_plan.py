@@ -81,7 +81,7 @@ class StreamPlan:
         """Where the next micro-batch ends, which takes at most so many bytes or records; None is all there is.
 
         A partition that is new is there with its first offset, and read the next time; one that is not subscribed any
-        more stays as it is, and one that was deleted goes. Raises DataLoss, UsageError for a topic that there is not.
+        more stays as it is, and one that was deleted goes. Raises DataLoss, UsageError for a topic that does not exist.
         """
         observed = self._observe(start)
         self._ends = _ends(observed)

@@ -1,4 +1,4 @@
-"""What one task does: a range read, its rows, and what was found wrong with it put aside."""
+"""What one task does: a range read, its rows, and what was found wrong with it quarantined."""
 
 from __future__ import annotations
 

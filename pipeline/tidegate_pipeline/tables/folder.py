@@ -54,7 +54,7 @@ def check(path: str, form: Form, checkpoint: str, partition_names: Sequence[str]
     if there == "parquet" and not _names(checkpoint, "offsets"):  # it may have died before its first commit
         raise UsageError(
             f"{path} was written by a query whose checkpoint is not {checkpoint}: Spark would pass over new records."
-            " Give its checkpoint, another --table, or --to delta, which goes on by offset"
+            " Give its checkpoint, another --table, or --to delta, which continues by offset"
         )
     names = None if there is None or partition_names is None else _partition_names(path, form)
     if names is not None and partition_names is not None and names != list(partition_names):

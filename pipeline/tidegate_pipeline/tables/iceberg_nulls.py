@@ -1,6 +1,6 @@
 """Null lists and maps of structs stay null: pyiceberg 0.12 makes them empty where it writes, merges and reads files.
 
-Its projection (`ArrowProjectionVisitor`) builds them anew from offsets and items, without their validity.
+Its projection (`ArrowProjectionVisitor`) builds them again from offsets and items, without their validity.
 """
 
 from __future__ import annotations

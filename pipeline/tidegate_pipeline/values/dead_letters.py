@@ -1,4 +1,4 @@
-"""Records that cannot be decoded, put aside: a Parquet table with the reason and the original bytes.
+"""Records that cannot be decoded, quarantined: a Parquet table with the reason and the original bytes.
 
 One file a record, named after its topic, partition and offset, so that a task that runs again writes the same file.
 """
@@ -28,7 +28,7 @@ VALUES_ARROW: Final = pa.schema(
         "reason": pa.string(),
     }
 )
-"""`ts` is when it was put aside, `timestamp` the record's; key and value as they were produced."""
+"""`ts` is when it was quarantined, `timestamp` the record's; key and value as they were produced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - whatever the library raises is its answer
         reported = {"error": repr(error)}
     print(json.dumps(reported), flush=True)
-    os._exit(0)  # its thread would go on trying
+    os._exit(0)  # its thread would continue trying
 
 
 main()

@@ -193,7 +193,7 @@ _ALL: Final = (
         "ApiVersions",
         "versions before 0.11 are gone since 4.0 (KIP-896)",
         "Produce, Fetch, ListOffsets, OffsetCommit and OffsetFetch begin at version 0",
-        "clients of Kafka 0.8 to 0.10 can go on",
+        "clients of Kafka 0.8 to 0.10 can continue",
         _older_version,
     ),
     Allowed(
@@ -201,7 +201,7 @@ _ALL: Final = (
         "JoinGroup, SyncGroup",
         "a parked request that its member repeats elsewhere is never answered",
         "both are answered alike",
-        "a connection must not hang for ever; the older answer is as true as the newer",
+        "a connection must not hang forever; the older answer is as true as the newer",
         _superseded,
     ),
     Allowed(
@@ -209,7 +209,7 @@ _ALL: Final = (
         "SyncGroup",
         "a member that leaves while its SyncGroup is parked never gets that answered",
         "UNKNOWN_MEMBER_ID",
-        "as its JoinGroup would be; a connection must not hang for ever",
+        "as its JoinGroup would be; a connection must not hang forever",
         _left_while_syncing,
     ),
     Allowed(

@@ -78,7 +78,7 @@ async def _try(targets: Targets, job: _Job, report: Report) -> Outcome:
             await job.script(talk)
     except Ended:
         report.ended_early += not talk.found
-    except Exception:  # noqa: BLE001 - one conversation's trouble is reported, the others go on
+    except Exception:  # noqa: BLE001 - one conversation's trouble is reported, the others continue
         outcome.error = traceback.format_exc()
     finally:
         await talk.close()

@@ -69,7 +69,7 @@ async def _hold(kind: str, seeds: range, targets: Targets) -> Run:
             except Ended:
                 if talk.found:
                     run.different.append(talk.shown())
-            except Exception:  # noqa: BLE001 - one conversation's trouble is reported, the others go on
+            except Exception:  # noqa: BLE001 - one conversation's trouble is reported, the others continue
                 run.different.append(f"{talk.name}: {traceback.format_exc()}")
             finally:
                 await talk.close()

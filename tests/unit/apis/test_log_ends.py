@@ -73,7 +73,7 @@ class Reader:
         self.asked = self.connection.send(request)
 
     def collect(self) -> None:
-        """Take the answer, if it is here, and go on behind it."""
+        """Take the answer, if it is here, and continue behind it."""
         if self.asked is None or not self.asked.answer.done():
             return
         response = self.asked.answer.result()

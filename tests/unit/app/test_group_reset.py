@@ -15,7 +15,7 @@ BACK = SimpleNamespace(member_id="web-2", client_id="web", group_instance_id=Non
 
 
 class Operations:
-    """Operations on a group that shows one list of members after the other, the last for ever."""
+    """Operations on a group that shows one list of members after the other, the last forever."""
 
     def __init__(self, *observed: list[Any]) -> None:
         self.observed = list(observed)

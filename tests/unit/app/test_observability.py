@@ -28,7 +28,7 @@ def test_queries_name_exported_metrics() -> None:
 
 
 def test_queries_ignore_the_instance_of_cluster_metrics() -> None:
-    """Over a hand-over an alert must go on, and no rate may see the old and the new broker's as two."""
+    """Over a hand-over an alert must continue, and no rate may see the old and the new broker's as two."""
     for rule in rules("recording"):
         if rule["record"].count(":") == 1:
             assert rule["expr"].startswith("max without (instance, pod"), rule

@@ -1,4 +1,4 @@
-"""Memory stays bounded whatever clients send and however slowly they read; nothing waits for ever."""
+"""Memory stays bounded whatever clients send and however slowly they read; nothing waits forever."""
 
 from __future__ import annotations
 

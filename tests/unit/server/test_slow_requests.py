@@ -110,7 +110,7 @@ def test_reserve_one_address_gets_its_share() -> None:
     share = 8 * MIB // HOST_SHARE
     assert budget.reserve("a", 1, share)
     assert not budget.reserve("a", 2, 1)
-    assert budget.reserve("a", 1, 3 * share), "the oldest request of an address goes on"
+    assert budget.reserve("a", 1, 3 * share), "the oldest request of an address continues"
     assert budget.reserve("b", 3, share)
     woken: list[int] = []
     budget.wait(lambda: woken.append(2))

@@ -173,7 +173,7 @@ def _blocked(asked: Asked, group: Any) -> list[str]:
         "stop them and repeat the command"
         if type_of(group) == SHARE
         else "stop them and repeat the command, or add --fence: it removes them in one step; those that are alive join "
-        "again and go on from the new offsets",
+        "again and continue from the new offsets",
     ]
 
 

@@ -164,7 +164,7 @@ def _memory(server: Server, probe: RedisProbe) -> Iterator[Finding]:
             Severity.PROBLEM if used / limit >= _FULL_PROBLEM else Severity.WARNING,
             server.address,
             f"Memory is {used / limit:.0%} full: {size(used)} of {size(limit)}.",
-            ("When it is full, producers are refused until something is deleted; groups and commits go on.",),
+            ("When it is full, producers are refused until something is deleted; groups and commits continue.",),
             "See what takes it (`tidegate redis memory`); shorten retention.ms or retention.bytes, move old offsets to "
             "the archive (remote.storage.enable), or raise maxmemory.",
         )
@@ -205,7 +205,7 @@ def _replicas(server: Server, probe: RedisProbe) -> Iterator[Finding]:
             "redis-replicas",
             Severity.NOTE,
             server.address,
-            "No replica: while this server is away, nothing goes on.",
+            "No replica: while this server is away, nothing continues.",
             (),
             "A replica with Sentinel or Cluster takes over within seconds (docs/operations.md).",
         )

@@ -70,7 +70,7 @@ def _unconfirmed(snapshot: GroupSnapshot) -> list[Finding]:
             f"{listed([text for member in revoking for text in _texts(member.revoking or {})])}.{waiting}",
             few(_revocation(snapshot, member, waits[member.member_id]) for member in revoking),
             "A client confirms in its next poll(), after onPartitionsRevoked: look at what that process does between "
-            f"two polls. {evicting(snapshot, revoking)} and the others go on.",
+            f"two polls. {evicting(snapshot, revoking)} and the others continue.",
         )
     ]
 

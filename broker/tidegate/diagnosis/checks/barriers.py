@@ -62,7 +62,7 @@ def _join_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Find
             f"{either(len(missing), 'has', 'have')} not rejoined: {listed(map(named, missing))}.",
             (*few(_absence(snapshot, member, events) for member in missing), _end_of_joining(snapshot, missing)),
             f"Look at {either(len(missing), 'that process', 'those processes')}. {evicting(snapshot, missing)} "
-            "and the others go on.",
+            "and the others continue.",
         )
     ]
     if reported and open_ms >= SOON_MS:
@@ -100,9 +100,9 @@ def _end_of_joining(snapshot: GroupSnapshot, missing: list[MemberSnapshot]) -> s
         f"(in {format_duration(snapshot.join_deadline_ms - snapshot.now_ms)})"
     )
     if not removed:
-        return f"{ends}: the others go on, and static members keep their place until their sessions end"
+        return f"{ends}: the others continue, and static members keep their place until their sessions end"
     kept = "; static members keep their place until their sessions end" if len(removed) < len(missing) else ""
-    return f"{ends}: who is missing then is removed, and the others go on{kept}"
+    return f"{ends}: who is missing then is removed, and the others continue{kept}"
 
 
 def _busy(snapshot: GroupSnapshot, reported: list[MemberSnapshot]) -> Finding:

@@ -280,7 +280,7 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
                     f"{one.topic} {one.partition}: committed {one.committed}, log start {one.log_start}"
                     for one in early
                 ),
-                "Retention was shorter than the group's absence. auto.offset.reset decides where its consumers go on.",
+                "Retention was shorter than the group's absence. auto.offset.reset decides where consumers continue.",
             )
         )
     if late:
@@ -290,7 +290,7 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
                 Severity.TROUBLE,
                 f"The group's offsets of {listed(_named(late))} are beyond the log's end.",
                 few(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
-                "The topic was made anew, or lost its tail. auto.offset.reset decides where its consumers go on.",
+                "The topic was created again, or lost its tail. auto.offset.reset decides where consumers continue.",
             )
         )
     return found

@@ -160,7 +160,7 @@ class DeadLetters:
             return Written(dropped=letter.record_count, refusal=str(refused))
         except KafkaError as error:
             return error
-        except Exception as error:  # the queue goes on, and the entry is tried again
+        except Exception as error:  # the queue continues, and the entry is tried again
             logger.exception("dead_letter_failed", group=keys.ref, entry=letter.entry_id)
             return KafkaError(str(error))
         return Written(written, offered - written, f"the topic {letter.target} does not take such records")

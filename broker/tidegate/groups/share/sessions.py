@@ -106,7 +106,7 @@ class ShareSessions:
         return session
 
     def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
-        """The session of a request with its next epoch, which is then taken; another connection may go on with it.
+        """The session of a request with its next epoch, which is then taken; another connection may continue with it.
 
         Raises ShareSessionNotFound, InvalidShareSessionEpoch.
         """

@@ -224,7 +224,7 @@ class RecordLog(RecordStream):
         if not entries and offset > end:
             raise OffsetOutOfRange(f"{offset} is above the log end offset {end}")
         self._known = self._offsets(max(end, offset), min(log_start, offset))
-        if parse_id(last_id) > parse_id(self.last_id):  # the poll goes on from here: notify the other fetches
+        if parse_id(last_id) > parse_id(self.last_id):  # the poll continues from here: notify the other fetches
             self.last_id = last_id.decode()
             self.loop.call_soon(self._call_listeners)
         built = build_batches(self.ids, entries, self.leader_epoch, by_append_time=self.log_append_time)

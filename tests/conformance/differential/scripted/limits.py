@@ -10,7 +10,7 @@ from tests.conformance.differential.targets import FULL, LIMITED
 
 @conversation(FULL)
 async def full_group(talk: Conversation) -> None:
-    """[82] A third is refused, its id included; the two go on as they like."""
+    """[82] A third is refused, its id included; the two continue as they like."""
     one, two, three = (Member(talk, name) for name in ("one", "two", "three"))
     await form(talk, one, two)
     await three.join()

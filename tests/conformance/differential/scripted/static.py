@@ -56,7 +56,7 @@ async def leader_restarts(talk: Conversation) -> None:
 
 @conversation()
 async def restarted_with_another_subscription(talk: Conversation) -> None:
-    """[70] No rebalance; described anew, judged by the old one."""
+    """[70] No rebalance; described again, judged by the old one."""
     one, two = pair(talk)
     await form(talk, one, two)
     two.forget()
