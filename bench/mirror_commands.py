@@ -14,8 +14,8 @@ import redis
 
 from bench.cluster import Cluster
 from bench.processes import cpu_seconds
+from tidegate.log.entries import id_before, id_of
 from tidegate.log.mirror import DELIVER
-from tidegate.log.stream_ids import id_before, id_of
 
 _SIZES: Final = ((1_000, 50, 400), (16_384, 16, 400), (65_536, 16, 100))
 """Bytes of an entry, entries of a read, reads."""

@@ -1,7 +1,9 @@
 """Stream entries in memory: whole record batches, end to end, and the end offset of each.
 
-An entry's id is `<base offset>-1`. Its fields are `w <writer>` and one `b <batch>` for each batch, stored unchanged:
-base offset (bytes 0-7) and leader epoch (12-15) are outside the CRC and are written when a batch is served.
+An entry's id is `<base offset>-1`, so ids sort as offsets do. No entry has the id `<offset>-0`: it sorts before the
+entry that starts at the offset and after all that start below it, so a Redis group with this last id reads that entry
+next. The fields are `w <writer>` and one `b <batch>` for each batch, stored unchanged: base offset (bytes 0-7) and
+leader epoch (12-15) are outside the CRC and are written when a batch is served.
 """
 
 from __future__ import annotations
@@ -29,6 +31,16 @@ _JOINED_BYTES_MAX: Final = 4_096
 
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+
+
+def id_of(base: int) -> str:
+    """The id of the entry that starts at an offset."""
+    return f"{base}-{_SEQUENCE}"
+
+
+def id_before(offset: int) -> str:
+    """The id before the entry that starts at an offset and after all entries below."""
+    return f"{offset}-0"
 
 
 class Header(NamedTuple):

@@ -26,9 +26,9 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import IllegalGeneration, KafkaError
+from tidegate.log.entries import id_of
 from tidegate.log.mirror_news import SILENT_S, Delivered, PartitionNews
 from tidegate.log.owners import Connection, Owned, Owner, note_owner, parse_owners
-from tidegate.log.stream_ids import id_of
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_each
 from tidegate.store.link import Arg

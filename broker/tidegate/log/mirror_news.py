@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from typing import Final
 
+from tidegate.log.entries import id_before, id_of
 from tidegate.log.owners import Connection, Owned, Reader
-from tidegate.log.stream_ids import id_before, id_of
 from tidegate.store.keys import LogKeys
 
 _REWINDS_MAX: Final = 8

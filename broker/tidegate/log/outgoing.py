@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 _JOINED_BYTES_MAX: Final = 16_384
+
+
+class Writer:
+    """Names this process in its entries: `<uuid>:<counter>`."""
+
+    __slots__ = ("_counter", "name")
+
+    def __init__(self) -> None:
+        self.name = uuid.uuid4().hex.encode()
+        self._counter = 0
+
+    def next(self) -> int:
+        """The next unused counter."""
+        self._counter += 1
+        return self._counter
 
 
 class Appended(NamedTuple):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Final
 
 from tidegate.log.archive_files import ArchiveFiles
 from tidegate.log.durability import Durability
 from tidegate.log.failover_epoch import FailoverEpochs
+from tidegate.log.outgoing import Writer
 from tidegate.log.record_format.record_poll import RecordPoll
 from tidegate.log.tail import CACHE_BYTES_MAX, TailCache
 from tidegate.log.usage import Usage
@@ -18,21 +18,6 @@ from tidegate.store.store import Store
 
 POLL_MS: Final = 500
 """Upper bound on the delay that a lost notification adds to a waiting fetch."""
-
-
-class Writer:
-    """Names this process in its entries: `<uuid>:<counter>`."""
-
-    __slots__ = ("_counter", "name")
-
-    def __init__(self) -> None:
-        self.name = uuid.uuid4().hex.encode()
-        self._counter = 0
-
-    def next(self) -> int:
-        """The next unused counter."""
-        self._counter += 1
-        return self._counter
 
 
 class LogServices:
