@@ -36,7 +36,7 @@ class ProcessSettings(BaseSettings):
         "certificates",
     )
     redis_client_key_file: str | None = Field(
-        None, description="PEM key of redis_client_cert_file; default: the key is in that file"
+        None, description="PEM key of redis_client_cert_file; set it if that file does not contain the key"
     )
     redis_tls_check_hostname: bool = Field(
         True,
@@ -50,7 +50,8 @@ class ProcessSettings(BaseSettings):
         None, description="Password for the sentinels; set it where they require one; default: none"
     )
     redis_sentinel_tls: bool | None = Field(
-        None, description="Use TLS to the sentinels; default: as redis_url says for the servers"
+        None,
+        description="Use TLS to the sentinels; set it where they differ from the servers; default: as redis_url says",
     )
     key_prefix: str = Field(
         "tidegate",
@@ -97,16 +98,17 @@ class ProcessSettings(BaseSettings):
     )
     listeners: str | None = Field(
         None,
-        description="Several listeners, in place of host and port: INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:19092",
+        description="Bind addresses of several listeners, in place of host and port; set it to serve several "
+        "networks: INTERNAL://0.0.0.0:9092,EXTERNAL://0.0.0.0:19092",
     )
     advertised_listeners: str | None = Field(
         None,
-        description="Address that clients of each listener connect to, in the form of `listeners`; default: the "
-        "address it is bound to",
+        description="Address that clients of each listener connect to, in the form of `listeners`; set it when "
+        "clients cannot reach the bind addresses; default: the bind address",
     )
     listener_security_protocol_map: str | None = Field(
         None,
-        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL for each listener: "
+        description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL for each listener; set it for TLS or authentication: "
         "INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL; default: the listener's name",
     )
     listener_address_modes: str | None = Field(
@@ -114,11 +116,11 @@ class ProcessSettings(BaseSettings):
     )
     ssl_certificate_file: str | None = Field(
         None,
-        description="PEM certificate of SSL listeners, followed by its chain; the broker reads it again when the "
-        "file changes",
+        description="PEM certificate of SSL listeners, followed by its chain; set it for TLS; the broker reads it "
+        "again when the file changes",
     )
     ssl_key_file: str | None = Field(
-        None, description="PEM key of ssl_certificate_file, not encrypted; default: the key is in that file"
+        None, description="PEM key of ssl_certificate_file, not encrypted; set it if that file does not contain the key"
     )
     ssl_client_ca_file: str | None = Field(
         None,
@@ -142,18 +144,28 @@ class ProcessSettings(BaseSettings):
         "sends the password and is for TLS only",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = Field(
-        None, description="Address of the keys (JWKS) that sign OAUTHBEARER tokens; file:// reads a file"
+        None,
+        description="Address of the issuer's keys (JWKS), which sign OAUTHBEARER tokens; required for that mechanism;"
+        " file:// reads a file",
     )
     sasl_oauthbearer_expected_issuer: str | None = Field(
-        None, description="Issuer that OAUTHBEARER tokens must name; default: any"
+        None,
+        description="Issuer that OAUTHBEARER tokens must name; set it if the keys sign tokens of several issuers; "
+        "default: any",
     )
     sasl_oauthbearer_expected_audience: str | None = Field(
-        None, description="Audiences, separated by commas, of which an OAUTHBEARER token must name one; default: any"
+        None,
+        description="Audiences, separated by commas, of which an OAUTHBEARER token must name one; set it to refuse "
+        "tokens for other services; default: any",
     )
     sasl_oauthbearer_required_scope: str | None = Field(
-        None, description="Scopes, separated by commas, that an OAUTHBEARER token must all have; default: none"
+        None,
+        description="Scopes, separated by commas, that an OAUTHBEARER token must all have, in its claim scope or scp;"
+        " set it to refuse tokens without them; default: none",
     )
-    sasl_oauthbearer_sub_claim_name: str = Field("sub", description="Claim of a token that names the user")
+    sasl_oauthbearer_sub_claim_name: str = Field(
+        "sub", description="Claim of a token that names the user; change it if the issuer names users in another claim"
+    )
     sasl_oauthbearer_org_claim_name: str | None = Field(
         None,
         description="Claim of a token that names the organisation the user acts in; set it to separate organisations; "
@@ -167,26 +179,26 @@ class ProcessSettings(BaseSettings):
     )
     acl_enabled: bool = Field(
         False,
-        description="Check every request against access control lists; without it, everybody who reaches a listener "
-        "may do everything",
+        description="Check every request against access control lists; enable it together with authentication; "
+        "without it, everybody who reaches a listener may do everything",
     )
     super_users: str = Field(
         "",
         description="Users that access control lists do not apply to, separated by semicolons: User:admin;User:ops",
     )
     allow_everyone_if_no_acl_found: bool = Field(
-        False, description="Allow every operation on a resource that no access rule names; for migrations"
+        False, description="Allow every operation on a resource that no access rule names; enable it while you migrate"
     )
     audit_file: str = Field(
         "",
-        description="File that security audit events are appended to, one JSON object (OCSF) a line; - for standard "
-        "output",
+        description="File that security audit events are appended to, one JSON object (OCSF) a line; set it to "
+        "collect them outside Redis; - for standard output",
     )
     audit_stream_bytes: int = Field(
         0,
         ge=0,
-        description="Memory of the stream of security audit events in Redis that `tidegate audit` reads, such as "
-        "67108864; 0 writes none",
+        description="Memory of the stream of security audit events in Redis, such as 67108864; set it to use "
+        "`tidegate audit`; 0 writes none",
     )
     node_id: int | None = Field(
         None,
@@ -198,9 +210,9 @@ class ProcessSettings(BaseSettings):
         1,
         ge=1,
         le=64,
-        description="Number of broker processes that `tidegate serve` runs and starts again when they die, one core "
-        "each; process n listens at port + n, has its admin HTTP at admin_port + n and the node id node_id + n; the "
-        "admin HTTP of the first reports the health of all",
+        description="Number of broker processes that `tidegate serve` runs and restarts, one core each; raise it on "
+        "hosts with several cores; process n listens at port + n, has its admin HTTP at admin_port + n "
+        "and the node id node_id + n; the admin HTTP of the first reports the health of all",
     )
     rack: str | None = Field(
         None,
@@ -225,7 +237,8 @@ class ProcessSettings(BaseSettings):
     admin_viewer_token: SecretStr | None = Field(
         None,
         min_length=16,
-        description="Token that is required to read groups, topics and brokers; default: everybody may read them",
+        description="Token that is required to read groups, topics and brokers; set it to restrict reading; default: "
+        "everybody may read",
     )
     admin_roles: str = Field(
         "",
@@ -247,12 +260,14 @@ class ProcessSettings(BaseSettings):
         "openid", description="Scopes that the console asks the issuer for; add those that the claims below need"
     )
     admin_oidc_user_claim_name: str = Field(
-        "sub", description="Claim of an id_token that names the user in admin_roles"
+        "sub",
+        description="Claim of an id_token that names the user in admin_roles; change it if `sub` is not a readable "
+        "name",
     )
     admin_oidc_org_claim_name: str | None = Field(
         None,
-        description="Claim of an id_token that names the organisation; default: all act in `default`, which is "
-        "the whole cluster",
+        description="Claim of an id_token that names the organisation; set it to confine people to their "
+        "organisation; default: all act in `default`, which is the whole cluster",
     )
     admin_allowed_hosts: str = Field(
         "",
@@ -299,8 +314,9 @@ class ProcessSettings(BaseSettings):
     memory_max: int = Field(
         0,
         ge=0,
-        description="Memory of this process in bytes; bounds all caches and request buffers together, and the size of "
-        "one request to a quarter of it; 0 takes the limit of the process's cgroup, or 2 GiB without one",
+        description="Memory of this process in bytes, which limits its caches and request buffers, and one request to"
+        " a quarter of it; set it where the process has no memory limit of its own; 0 takes the limit of "
+        "its cgroup, or 2 GiB without one",
     )
     shutdown_timeout_ms: int = Field(
         20_000,
@@ -319,9 +335,9 @@ class ProcessSettings(BaseSettings):
     broker_lease_timeout_ms: int = Field(
         10_000,
         ge=800,
-        description="Time without a renewal of its lease after which a broker is removed from the cluster and its node "
-        "id is released; leases are renewed 40 times as often, and three missed renewals direct clients elsewhere; "
-        "raise it where Redis or processes stall for longer",
+        description="Time without a renewal of its lease after which a broker is removed from the cluster and its "
+        "node id is released; a lease is renewed 40 times in this time, and after three missed renewals "
+        "clients are directed elsewhere; raise it where Redis or processes stall for longer",
     )
 
     @property

@@ -166,13 +166,13 @@ class Settings(ProcessSettings):
     group_initial_rebalance_delay_ms: int = Field(
         3_000,
         ge=0,
-        description="Time that an empty group waits for further members before its first generation; 0 starts at "
-        "once, with more rebalances",
+        description="Time that an empty group waits for further members before its first generation; raise it where "
+        "members start slowly one after the other; 0 starts at once, with more rebalances",
     )
     group_max_size: int = Field(
         5_000,
         ge=1,
-        description="Maximum number of members of a group that is no share group; raise it for larger groups",
+        description="Maximum number of members of a group other than a share group; raise it for larger groups",
     )
     offsets_retention_minutes: int = Field(
         10_080,
@@ -202,8 +202,7 @@ class Settings(ProcessSettings):
         ge=0,
         le=60_000,
         description="Interval at which committed offsets and groups are written to the read-only topic "
-        "`__consumer_offsets`, and transactions to `__transaction_state`, for tools that read Kafka's; 0 writes none, "
-        "and all topics then have up to 100 partitions less",
+        "`__consumer_offsets`, and transactions to `__transaction_state`; set it for tools that read Kafka's; 0 writes none",
     )
     metrics_groups_max: int = Field(
         1_000,
@@ -247,38 +246,38 @@ class Settings(ProcessSettings):
 
     errors_deadletterqueue_auto_create_topics_enable: bool = Field(
         False,
-        description="Create the dead-letter topic of a share group with its first dead letter; enable it where "
-        "whoever may configure groups may also add topics",
+        description="Create a missing dead-letter topic with the first dead letter of a share group; enable it if "
+        "everyone who may configure groups may also create topics",
     )
     errors_deadletterqueue_topic_name_prefix: str = Field(
         "dlq.",
-        description="Names that begin so are those of dead-letter topics that may be created; change it if your "
-        "topics are named in another way",
+        description="Prefix that the name of a dead-letter topic needs to be created; change it to fit the names of "
+        "your topics",
     )
 
     # -- the log
     message_max_bytes: int = Field(
         1_048_588,
         ge=0,
-        description="Maximum size of a record batch; default of the topic setting max.message.bytes; raise it "
-        "for larger records",
+        description="Maximum size of a record batch; default of the topic setting max.message.bytes; raise it for "
+        "larger records, below the largest request of 100 MiB",
     )
     log_retention_ms: int = Field(
         604_800_000,
         ge=-1,
-        description="Time for which records are kept; default of the topic setting retention.ms; -1 keeps them for "
-        "ever",
+        description="Time for which records are kept; default of the topic setting retention.ms; raise it for "
+        "consumers that read later; -1: no limit",
     )
     log_retention_bytes: int = Field(
         -1,
         ge=-1,
-        description="Bytes of records that a partition keeps; default of the topic setting retention.bytes; -1 is "
-        "without limit",
+        description="Maximum size of the records of a partition; default of the topic setting retention.bytes; set it"
+        " to limit the memory of Redis; -1: no limit",
     )
     log_retention_check_interval_ms: int = Field(
         30_000,
         ge=50,
-        description="Interval between two searches for records whose retention is over; lower it to free memory sooner",
+        description="Interval between two checks for records whose retention is over; lower it to free memory sooner",
     )
     log_entry_bytes_max: int = Field(
         1 << 20,
@@ -294,8 +293,8 @@ class Settings(ProcessSettings):
     usage_sample_interval_ms: int = Field(
         60_000,
         ge=0,
-        description="Interval between two entries of what this broker served, by topic and group; lower it for "
-        "finer figures; 0 writes none",
+        description="Interval at which this broker writes what it served, by topic and group; lower it for finer "
+        "figures; 0 writes none",
     )
     archive_path: str | None = Field(
         None,
@@ -308,7 +307,8 @@ class Settings(ProcessSettings):
         "memory",
         pattern=r"^(memory|replicated:[1-9][0-9]*|fsynced(:[0-9]+)?)$",
         description="What a produce request with acks=all waits for: memory (Redis's reply), replicated:<n> (n "
-        "replicas, by WAIT), fsynced[:<n>] (the disks, by WAITAOF)",
+        "replicas, by WAIT), fsynced[:<n>] (the disks, by WAITAOF); change it where acknowledged records "
+        "must survive a failure of Redis",
     )
     durability_timeout_ms: int = Field(
         5_000,
