@@ -209,7 +209,7 @@ class InvalidPartitions(KafkaError):
 
 
 class InvalidReplicationFactor(KafkaError):
-    """A replication factor that cannot be."""
+    """A replication factor that is not possible."""
 
     code = ErrorCode.invalid_replication_factor
 

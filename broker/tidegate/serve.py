@@ -35,7 +35,7 @@ class ServeOptions:
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:
-    """The options after `serve`; None for whatever the full command line answers: `--help`, and what is wrong."""
+    """The options after `serve`; None if the full command line has to answer: `--help`, or a wrong option."""
     given = startup.given_options(arguments, (*OPTIONS, "set"))
     if given is None:
         return None

@@ -202,7 +202,8 @@ class Settings(ProcessSettings):
         ge=0,
         le=60_000,
         description="Interval at which committed offsets and groups are written to the read-only topic "
-        "`__consumer_offsets`, and transactions to `__transaction_state`; set it for tools that read Kafka's; 0 writes none",
+        "`__consumer_offsets`, and transactions to `__transaction_state`; set it for tools that read these "
+        "topics; 0 writes none",
     )
     metrics_groups_max: int = Field(
         1_000,

@@ -62,7 +62,7 @@ class RedisSettings(_Section):
 
 
 class ArchiveSettings(_Section):
-    """Where old batches go, and in what pieces."""
+    """Where old batches are archived, and the size of segments."""
 
     path: str = Field(
         default_factory=partial(_brokers, "TIDEGATE_ARCHIVE_PATH", ""),

@@ -90,7 +90,7 @@ def dev(
         ),
     ] = None,
 ) -> None:
-    """Run Valkey and several brokers here, until Ctrl-C."""
+    """Run Valkey and several brokers on this machine, until Ctrl-C."""
     dev_command.main(dev_command.DevOptions(brokers, port, admin_port, data, redis_url, redis_port))
 
 

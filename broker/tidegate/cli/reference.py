@@ -28,7 +28,12 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _places() -> Iterator[str]:
-    yield from ("## Where commands go", "", "Each command below names its places; these are their options.", "")
+    yield from (
+        "## Where commands go",
+        "",
+        "Each command below names what it connects to; these are the options for that.",
+        "",
+    )
     for place, make in PLACES.items():
         yield from (f"**{_TITLES[place.__name__]}**", "", "| Option | Variable | Meaning |", "|---|---|---|")
         _, *parameters = inspect.signature(make, eval_str=True).parameters.values()

@@ -37,7 +37,7 @@ _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 
 class LoginFailed(Exception):
-    """The issuer or the browser gave what is not believed; the message is for the log."""
+    """The issuer's or the browser's answer is refused; the message is for the log."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _EAGER_S: Final = 1.0
-"""For so long after a debt a broker asks for as much as it can get."""
+"""Time after a debt for which a broker asks for as much as it can get."""
 _SMOOTHING: Final = 0.5
 """Weight of the last interval in the estimate of demand."""
 

@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
     ) -> None:
-        """Run the jobs of a file in one session. Of its [jobs.<name>] tables; SIGTERM ends them after a micro-batch."""
+        """Run the jobs of a file, its tables [jobs.<name>], in one session. SIGTERM ends them after a micro-batch."""
         from tidegate_pipeline.jobs.several import run_several
 
         with reporting():

@@ -36,7 +36,7 @@ _DATA_BYTES_MAX: Final = 2**31 - 1
 
 
 class Engine(Protocol):
-    """What finds the fields: the module `fields`, or `compiled`."""
+    """The module that finds the fields: the module `fields`, or `compiled`."""
 
     def read_fields(self, areas: Areas) -> Fields:
         """Raises NeedsSlowPath."""

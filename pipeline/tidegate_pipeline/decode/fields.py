@@ -23,7 +23,7 @@ _HEADERS_MAX: Final = 200
 
 
 class NeedsSlowPath(Exception):
-    """The records are not what they should be, or not what this way is made for: decode them plainly."""
+    """The records are damaged, or of a kind that the fast decoder does not support: use the slow one."""
 
 
 @dataclass(frozen=True, slots=True)

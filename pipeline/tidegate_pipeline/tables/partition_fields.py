@@ -162,7 +162,7 @@ def _derived(field: PartitionField, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _type(field: PartitionField, columns: pa.Schema) -> pa.DataType:
-    """Of a partition column. Raises UsageError."""
+    """The type of a partition column. Raises UsageError."""
     found: pa.DataType = pa.struct(list(columns))
     for name in field.column.split("."):
         if not pa.types.is_struct(found) or found.get_field_index(name) < 0:

@@ -1,4 +1,4 @@
-"""What changes something names its cluster, and asks where somebody can answer."""
+"""Commands that change something name their cluster, and ask where somebody can answer."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tidegate.store.keys import ClusterKeys
 
 REQUESTED: Final = "requested"
 _EXPIRES_MS: Final = 3_600_000
-"""When what nobody asks about any more is removed."""
+"""When requests that nobody reads any more are removed."""
 _POLL_S: Final = 1.0
 
 Row = dict[str, Any]

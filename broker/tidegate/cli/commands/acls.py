@@ -42,7 +42,7 @@ _LIST = [
 @acl.command("list")
 @to_places
 def list_rules(server: RedisServer, org: Org = "default", output: Output = Form.TABLE) -> None:
-    """Every rule of an organisation."""
+    """List the access rules of an organisation."""
     from tidegate.cli.client import access
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows

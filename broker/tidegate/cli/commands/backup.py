@@ -64,7 +64,7 @@ def create(file: BackupFile, server: RedisServer, output: Output = Form.TABLE) -
 @backup.command()
 @to_places
 def verify(file: BackupFile, output: Output = Form.TABLE) -> None:
-    """Read a whole backup and print what it has; exit code 2 if it is damaged."""
+    """Read a whole backup and print what it contains; exit code 2 if it is damaged."""
     from tidegate.cli.client.backup_file import verify as verify_file
     from tidegate.cli.output import write_rows
 
@@ -84,7 +84,7 @@ def restore(
     yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Restore a backup into a Redis without a cluster. Interrupted, it is repeated; until then no broker starts."""
+    """Restore a backup into a Redis without a cluster. If interrupted, repeat it: no broker starts before."""
     from tidegate.cli.client.backup_file import verify as verify_file
     from tidegate.cli.client.backup_restore import Restore
     from tidegate.cli.client.redis_access import connected

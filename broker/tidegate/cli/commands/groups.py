@@ -120,7 +120,7 @@ def explain(
 ) -> None:
     """Explain why a group is stuck: missing members, since when, the cause, what to do.
 
-    Exit code 1 where something is wrong.
+    Exit code 1 if it finds a problem.
     """
     from tidegate.cli.client import admin_client
     from tidegate.cli.commands import group_tables

@@ -38,7 +38,7 @@ _LIST = [Column("entity", "ENTITY"), Column("quota", "QUOTA"), Column("value", "
 @quota.command("list")
 @to_places
 def list_quotas(server: RedisServer, org: Org = "default", output: Output = Form.TABLE) -> None:
-    """Every quota of an organisation."""
+    """List the quotas of an organisation."""
     from tidegate.cli.client import access
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows
@@ -68,7 +68,7 @@ def set_quota(
     org: Org = "default",
     yes: Yes = False,
 ) -> None:
-    """Set a quota; it holds for all brokers together, from now on."""
+    """Set a quota for all brokers together, with immediate effect."""
     _change(server, entity, key, value, org, yes)
 
 

@@ -143,7 +143,7 @@ def keys(
 ) -> None:
     """Describe a key: its kind, its topic or group, its decoded content.
 
-    Quote it: names have braces and colons. A prefix may be left out.
+    Quote the name: it contains braces and colons. Its prefix may be left out.
     """
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.client.redis_keys import KINDS, classify
@@ -243,8 +243,8 @@ def acl(
 ) -> None:
     """Print the minimum ACL rules of a broker's user with these settings (prefix, durability, address), and a reader's.
 
-    The second user is for people: it reads every key and writes none, and one XADD by hand stops a partition.
-    Nothing is sent. Put a password in the place of PASSWORD, or `#` and its SHA-256.
+    The second user, for people, reads every key and writes none, because one XADD by hand stops a partition. Nothing
+    is sent to Redis. Replace PASSWORD by a password, or by `#` and its SHA-256.
     """
     from tidegate.cli.output import write_one
     from tidegate.cluster.acl import acl_rules, reader_rules

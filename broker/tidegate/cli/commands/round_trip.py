@@ -48,7 +48,7 @@ def round_trip(
 ) -> None:
     """Test the cluster: produce a record, consume it, commit its offset as a group.
 
-    Exit code 2 where it does not. The topic stays, the group goes.
+    Exit code 2 if a step fails. The topic is kept, the group is deleted.
     """
     write_rows(output, _COLUMNS, asyncio.run(there_and_back(brokers, topic)))
 

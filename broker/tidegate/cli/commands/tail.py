@@ -55,8 +55,7 @@ def tail(
 ) -> None:
     """Print records of a topic: time, partition, offset, key, value, headers.
 
-    As JSON one object a line. The topic is not created, nothing is committed. Ends at once where the reader of its
-    output does, and with Ctrl-C.
+    JSON has one object per line. Creates no topic and commits nothing. Ends with Ctrl-C, or when its output is closed.
     """
     from tidegate.cli.client.decoding import Decode
     from tidegate.cli.client.tail_reading import Tail

@@ -89,7 +89,7 @@ def describe(
 ) -> None:
     """Describe a topic: leader and offsets of each partition, errors at the log end, configs.
 
-    As CSV the partitions alone. KAFKA_STORAGE_ERROR at an end: see `tidegate redis check`.
+    CSV contains only the partitions. KAFKA_STORAGE_ERROR at an end: see `tidegate redis check`.
     """
     from tidegate.cli.client import topic_requests
     from tidegate.cli.client.kafka_client import KafkaClient
@@ -299,7 +299,7 @@ def repair(
 ) -> None:
     """Remove stream entries that no broker appended, or that are damaged, so that produce and fetch work again.
 
-    The good entries are copied into a new stream, which takes the log's place. Goes to Redis, not to brokers.
+    Copies the valid entries into a new stream, which replaces the log. Connects to Redis, not to brokers.
     """
     from tidegate.cli.client import log_repair
     from tidegate.cli.client.redis_access import connected

@@ -28,7 +28,7 @@ _LIST = [Column("user", "USER"), Column("org", "ORGANISATION"), Column("mechanis
 @user.command("list")
 @to_places
 def list_users(server: RedisServer, output: Output = Form.TABLE) -> None:
-    """Every user with its organisation and mechanisms."""
+    """List users with their organisation and mechanisms."""
     from tidegate.cli.client import access
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows
@@ -48,7 +48,7 @@ def create(
     password_file: PasswordFile = None,
     yes: Yes = False,
 ) -> None:
-    """Create a user with a password, for PLAIN and SCRAM. The password is not an argument: others see those."""
+    """Create a user with a password, for PLAIN and SCRAM. It is not an argument, because others can see those."""
     from tidegate.cli.client import access
     from tidegate.cli.client.redis_access import connected
     from tidegate.security.identity import ORG_PATTERN

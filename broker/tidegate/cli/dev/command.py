@@ -68,7 +68,7 @@ class DevOptions:
 
 
 def parse(arguments: Sequence[str]) -> DevOptions | None:
-    """The options after `dev`; None for whatever the full command line answers: `--help`, and what is wrong."""
+    """The options after `dev`; None if the full command line has to answer: `--help`, or a wrong option."""
     given = given_options(arguments, ("brokers", "port", "admin_port", "data", "redis_url", "redis_port"))
     if given is None:
         return None

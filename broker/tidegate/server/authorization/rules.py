@@ -135,7 +135,7 @@ def _fetch(access: Access, request: Any) -> Verdict | None:
 
 
 def _offset_for_leader_epoch(access: Access, request: Any) -> Verdict | None:
-    """DESCRIBE of each topic, or CLUSTER_ACTION, as once brokers alone asked."""
+    """DESCRIBE of each topic, or CLUSTER_ACTION, which only brokers sent once."""
     return None if access.cluster(Operation.CLUSTER_ACTION) else _topics(Operation.DESCRIBE)(access, request)
 
 
