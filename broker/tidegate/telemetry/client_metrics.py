@@ -51,9 +51,10 @@ def check(name: str, value: str) -> str:
     """The text to store for a config of client metrics. Raises InvalidRequest, InvalidConfig."""
     match name:
         case "interval.ms":
-            if not value.strip().isdecimal() or int(value) not in _INTERVAL_MS:
+            text = value.strip()  # it strips more than `int` does
+            if not text.isdecimal() or int(text) not in _INTERVAL_MS:
                 raise InvalidRequest(f"{name} {value!r} is not between {_INTERVAL_MS[0]} and {_INTERVAL_MS[-1]}")
-            return str(int(value))
+            return str(int(text))
         case "metrics":
             return ",".join(_elements(value))
         case "match":
