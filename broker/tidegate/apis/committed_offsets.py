@@ -1,4 +1,4 @@
-"""OffsetCommit (inline: no task and no future while the topics are cached) and OffsetDelete."""
+"""OffsetCommit, inline: no task and no future while the topics are cached."""
 
 from __future__ import annotations
 
@@ -9,28 +9,20 @@ from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_delete.v0.response import (
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.commit_reports import Partitions
 from tidegate.apis.record_groups import acknowledge, record_commits
-from tidegate.apis.registry import api, inline_api
+from tidegate.apis.registry import inline_api
 from tidegate.apis.slices import batches_of, join_topics
-from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
-from tidegate.errors import InvalidGroupId
-from tidegate.groups import offsets
+from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of, unknown_topics
 from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import OTHER_TYPE
 from tidegate.groups.offsets import entry_json, offset_field
 from tidegate.log.offload import DECODED
 from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.telemetry.metrics import metrics
 from tidegate.topics.model import Topic
@@ -123,7 +115,7 @@ async def _commit_after_refresh(call: Call, request: Any) -> None:
         if request.generation_id_or_member_epoch < 0:
             await group_creation.admit(call, call.store.group_keys(call.org, request.group_id))
         if not _commit(call, request, refreshed=False):
-            await refresh_again(call, _unknown_topics(call, request))
+            await refresh_again(call, unknown_topics(call, request.topics))
             _commit(call, request, refreshed=True)
     except Exception as error:  # noqa: BLE001 - the request must be answered
         code = code_of(error, ErrorCode.coordinator_not_available)
@@ -131,17 +123,6 @@ async def _commit_after_refresh(call: Call, request: Any) -> None:
         _reply_commit(
             call, [(label_of(call, one), [(p.partition_index, code) for p in one.partitions]) for one in request.topics]
         )
-
-
-def _unknown_topics(call: Call, request: Any) -> set[Label]:
-    """Topics of the request that this broker has not cached, or has cached with fewer partitions."""
-    missing = set()
-    for wanted in request.topics:
-        label = label_of(call, wanted)
-        topic = topic_of(call, label)
-        if topic is None or any(not 0 <= one.partition_index < topic.partition_count for one in wanted.partitions):
-            missing.add(label)
-    return missing
 
 
 def _commit(call: Call, request: Any, refreshed: bool) -> bool:
@@ -335,56 +316,3 @@ def _reply_commit(call: Call, results: Results) -> None:
         call.future.set_result(results)
     else:
         call.reply(group_writers.offset_commit(call.version, results))
-
-
-# -- OffsetDelete
-
-
-@api(ApiKey.OFFSET_DELETE, first=0, last=0, error=at_top(topics=()))
-async def offset_delete(call: Call, request: Any) -> OffsetDeleteResponse:
-    """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
-    missing = _unknown_topics(call, request)
-    if missing:
-        await refresh_again(call, missing)
-    if not request.group_id:
-        raise InvalidGroupId
-    wanted: dict[str, set[int]] = {}
-    for asked in request.topics:
-        topic = call.context.catalog.get(call.org, asked.name)
-        known = [
-            one.partition_index
-            for one in asked.partitions
-            if topic and 0 <= one.partition_index < topic.partition_count
-        ]
-        if known:
-            wanted.setdefault(asked.name, set()).update(known)
-    keys = call.store.group_keys(call.org, request.group_id)
-    subscribed = await offsets.delete(
-        call.store,
-        keys,
-        str(call.context.broker_lease.node_id),
-        {name: sorted(indexes) for name, indexes in wanted.items()},
-    )
-
-    def code_for(topic: str, partition: int) -> ErrorCode:
-        if partition not in wanted.get(topic, ()):
-            return ErrorCode.unknown_topic_or_partition
-        return ErrorCode.group_subscribed_to_topic if topic in subscribed else ErrorCode.none
-
-    return OffsetDeleteResponse(
-        error_code=ErrorCode.none,
-        throttle_time=NO_TIME,
-        topics=tuple(
-            OffsetDeleteResponseTopic(
-                name=asked.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index, error_code=code_for(asked.name, one.partition_index)
-                    )
-                    for one in asked.partitions
-                ),
-            )
-            for asked in request.topics
-            if asked.partitions or call.context.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
-        ),
-    )

@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, DeleteGroups for classic groups."""
+"""ListGroups, DescribeGroups, DeleteGroups for classic groups, and OffsetDelete."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+from kio.schema.offset_delete.v0.response import (
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
 from tidegate.apis.registry import api
+from tidegate.apis.topic_refresh import refresh_again, unknown_topics
 from tidegate.cluster.placement import coordinator_of
-from tidegate.errors import GroupIdNotFound, KafkaError
-from tidegate.groups import directory
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, KafkaError
+from tidegate.groups import directory, offsets
 from tidegate.groups.share.offsets import delete_group, is_share_group
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -28,6 +34,7 @@ from tidegate.protocol.newer_schemas.delete_groups_v3 import DeletableGroupResul
 if TYPE_CHECKING:
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
     from kio.schema.list_groups.v5.request import ListGroupsRequest
+    from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
     from tidegate.protocol.newer_schemas.delete_groups_v3 import DeleteGroupsRequest
 
@@ -167,3 +174,53 @@ async def _delete(call: Call, group_id: GroupId) -> tuple[ErrorCode, str | None]
     except KafkaError as error:
         return error.code, error.message
     return ErrorCode.none, None
+
+
+@api(ApiKey.OFFSET_DELETE, first=0, last=0, error=at_top(topics=()))
+async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
+    missing = unknown_topics(call, request.topics)
+    if missing:
+        await refresh_again(call, missing)
+    if not request.group_id:
+        raise InvalidGroupId
+    wanted: dict[str, set[int]] = {}
+    for asked in request.topics:
+        topic = call.context.catalog.get(call.org, asked.name)
+        known = [
+            one.partition_index
+            for one in asked.partitions
+            if topic and 0 <= one.partition_index < topic.partition_count
+        ]
+        if known:
+            wanted.setdefault(asked.name, set()).update(known)
+    keys = call.store.group_keys(call.org, request.group_id)
+    subscribed = await offsets.delete(
+        call.store,
+        keys,
+        str(call.context.broker_lease.node_id),
+        {name: sorted(indexes) for name, indexes in wanted.items()},
+    )
+
+    def code_for(topic: str, partition: int) -> ErrorCode:
+        if partition not in wanted.get(topic, ()):
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.group_subscribed_to_topic if topic in subscribed else ErrorCode.none
+
+    return OffsetDeleteResponse(
+        error_code=ErrorCode.none,
+        throttle_time=NO_TIME,
+        topics=tuple(
+            OffsetDeleteResponseTopic(
+                name=asked.name,
+                partitions=tuple(
+                    OffsetDeleteResponsePartition(
+                        partition_index=one.partition_index, error_code=code_for(asked.name, one.partition_index)
+                    )
+                    for one in asked.partitions
+                ),
+            )
+            for asked in request.topics
+            if asked.partitions or call.context.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
+        ),
+    )

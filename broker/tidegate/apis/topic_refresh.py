@@ -46,6 +46,17 @@ async def refresh_again(call: Call, labels: Iterable[Label]) -> None:
             await catalog.find(call.org, name)
 
 
+def unknown_topics(call: Call, topics: Iterable[Any]) -> set[Label]:
+    """Requested topics that this broker has not cached, or has cached with fewer partitions."""
+    missing = set()
+    for wanted in topics:
+        label = label_of(call, wanted)
+        topic = topic_of(call, label)
+        if topic is None or any(not 0 <= one.partition_index < topic.partition_count for one in wanted.partitions):
+            missing.add(label)
+    return missing
+
+
 def code_of(error: Exception, away: ErrorCode) -> int:
     """The code of an exception; `away` if the store is unavailable."""
     if isinstance(error, StoreUnavailable):
