@@ -172,6 +172,6 @@ async def _refused(request: web.Request, org: str, group_id: str, problem: Probl
         org=org,
         title=f"The offsets of {group_id} were not moved",
         sentence=problem.detail,
-        advice="Look at the group, and begin again.",
+        advice="Check the group, and start again.",
         retry=False,
     )
