@@ -18,42 +18,43 @@ _To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The same.
 _Out = Annotated[Path, typer.Option("--out", help="The PNG to write.", dir_okay=False)]
 
 
+def lag(
+    group: _Group, out: _Out, topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
+    org: _Org = "default", since: _From = None, until: _To = None, config: ConfigOption = None,
+) -> None:  # fmt: skip
+    """Lag by partition, stuck stretches, records produced and committed; of the table of the job `lag`."""
+    with reporting():
+        read = _reader(config, since, until, {"org": org, "group": group})
+        from tidegate_pipeline.plots.lag import draw_lag
+
+        draw_lag(read("lag", ["window_start"], {"topic": topic} if topic else {}), out)
+        typer.echo(f"{out}: lag of {group}")
+
+
+def storm(
+    group: _Group, out: _Out, org: _Org = "default", since: _From = None, until: _To = None,
+    config: ConfigOption = None,
+) -> None:  # fmt: skip
+    """Generations, storms, and who caused each rebalance; of the tables of the jobs `timeline` and `storms`."""
+    with reporting():
+        read = _reader(config, since, until, {"org": org, "group": group})
+        from tidegate_pipeline.plots.storm import draw_storm
+
+        generations = read("timeline", ["started_at", "joined_at"], {})
+        try:
+            incidents = read("storms", ["opened_at"], {})
+        except UsageError as none:
+            typer.echo(f"no storm: {none}", err=True)
+            incidents = []
+        draw_storm(generations, incidents, out)
+        typer.echo(f"{out}: {len(generations)} generations of {group}")
+
+
 def add_to(app: typer.Typer) -> None:
     """Its verbs."""
     plot = typer.Typer(help="Plots of group history as PNG, from the tables that the jobs write.", no_args_is_help=True)
-
-    @plot.command()
-    def lag(
-        group: _Group, out: _Out, topic: Annotated[str | None, typer.Option(help="Only this topic.")] = None,
-        org: _Org = "default", since: _From = None, until: _To = None, config: ConfigOption = None,
-    ) -> None:  # fmt: skip
-        """Lag by partition, stuck stretches, records produced and committed; of the table of the job `lag`."""
-        with reporting():
-            read = _reader(config, since, until, {"org": org, "group": group})
-            from tidegate_pipeline.plots.lag import draw_lag
-
-            draw_lag(read("lag", ["window_start"], {"topic": topic} if topic else {}), out)
-            typer.echo(f"{out}: lag of {group}")
-
-    @plot.command()
-    def storm(
-        group: _Group, out: _Out, org: _Org = "default", since: _From = None, until: _To = None,
-        config: ConfigOption = None,
-    ) -> None:  # fmt: skip
-        """Generations, storms, and who caused each rebalance; of the tables of the jobs `timeline` and `storms`."""
-        with reporting():
-            read = _reader(config, since, until, {"org": org, "group": group})
-            from tidegate_pipeline.plots.storm import draw_storm
-
-            generations = read("timeline", ["started_at", "joined_at"], {})
-            try:
-                incidents = read("storms", ["opened_at"], {})
-            except UsageError as none:
-                typer.echo(f"no storm: {none}", err=True)
-                incidents = []
-            draw_storm(generations, incidents, out)
-            typer.echo(f"{out}: {len(generations)} generations of {group}")
-
+    plot.command()(lag)
+    plot.command()(storm)
     app.add_typer(plot, name="plot")
 
 
