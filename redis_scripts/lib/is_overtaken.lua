@@ -1,6 +1,7 @@
 -- is_overtaken(offsets, sent_at, now, first, entry_count). Reads offsets (hash, <topic>:<partition> -> JSON of a commit)
--- and ARGV from `first` on: field, JSON, field, JSON, ... Writes nothing. A connection may deliver a script long after its broker has given it up and the client has committed
--- through another one. True if a higher offset was committed since `sent_at` (ms); asked only of scripts that were late.
+-- and ARGV from `first` on: field, JSON, field, JSON, ... Writes nothing. A connection may deliver a script long after its
+-- broker has given it up and the client has committed through another one. True if a higher offset was committed since
+-- `sent_at` (ms); asked only of scripts that were late.
 local LATE_MS = 500
 
 local function is_overtaken(offsets, sent_at, now, first, entry_count)
