@@ -60,7 +60,7 @@ async def reset(world: World, who: str, **values: int) -> None:
         for text in (offset_field("t", int(partition[1:])), entry_json(offset, -1, "ab", ""))
     ]
     done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    commits = Offsets(world.store, world.settings, lambda: "2")
+    commits = Offsets(world.store, lambda: "2")
     commits.commit(world.keys, Commit(-1, "", None, entries, -1, who, "10.0.0.9"), done.set_result)
     assert await done == 0
 

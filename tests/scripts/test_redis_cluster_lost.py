@@ -154,7 +154,7 @@ async def test_commit_before_topics_are_listed_is_not_stored_for_them() -> None:
         store = Store(Settings(redis_url=own.url))
         await store.start()
         try:
-            offsets = Offsets(store, store.settings)
+            offsets = Offsets(store)
             names = (store.group_keys("default", f"orders-{number}") for number in range(100))
             keys = next(one for one in names if store.node(one.group) is not store.metadata_node)
             question, codes = offsets.next_question, []
