@@ -32,6 +32,8 @@ async def test_log_65_init_producer_id_basics(brokers: Brokers) -> None:
     ids = [await plain.try_init() for _ in range(2)] + [await plain.try_init(timeout_ms=0)]
     assert {(code, epoch) for code, _, epoch in ids} == {(NONE, 0)}
     assert len({producer_id for _, producer_id, _ in ids}) == 3
+    assert (await plain.try_init(5, -1))[0] is E.invalid_request
+    assert (await plain.try_init(-1, 5))[0] is E.invalid_request
     assert (await Producer(brokers, "").try_init())[0] is E.invalid_request
     producer = brokers.producer()
     assert (await producer.try_init(timeout_ms=0))[0] is E.invalid_transaction_timeout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -212,6 +213,18 @@ async def test_log_84_inspection(brokers: Brokers) -> None:
     await producer.end(True)
     described = await brokers.ask(request(65, 0, transactional_ids=("T",)))
     assert described.transaction_states[0].topics == ()
+
+
+async def test_producer_of_a_marker_alone_has_its_time(brokers: Brokers) -> None:
+    began_ms = int(time.time() * 1_000)
+    producer = await brokers.producer().init()
+    assert await producer.add(("t", 0)) == [NONE]  # and nothing is written
+    await producer.end(False)
+    await brokers.until_marked("t", 1)
+    asked = DescribeProducersRequest(topics=(TopicRequest(name=TopicName("t"), partition_indexes=(i32(0),)),))
+    [active] = (await brokers.ask(asked)).topics[0].partitions[0].active_producers
+    assert (active.last_sequence, active.current_txn_start_offset) == (-1, -1)
+    assert began_ms - 60_000 < active.last_timestamp < began_ms + 600_000
 
 
 async def test_log_145_write_txn_markers(brokers: Brokers) -> None:

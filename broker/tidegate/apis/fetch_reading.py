@@ -371,9 +371,8 @@ class Reading:
         if not isinstance(error, KafkaError):
             logger.error("fetch_failed", exc_info=error)
             error = KafkaError()
-        known = wanted.log.known() if wanted.log is not None else None
-        log_start_offset = known.log_start_offset if known is not None else -1
-        wanted.result = FetchPartition(wanted.index, error.code.value, log_start_offset=log_start_offset)
+        aborted: list[tuple[int, int]] | None = [] if wanted.log is None else None  # as Kafka's, of any isolation level
+        wanted.result = FetchPartition(wanted.index, error.code.value, aborted=aborted)
 
 
 def _changed(result: FetchPartition, known: LogOffsets) -> bool:

@@ -154,7 +154,7 @@ async def _producers(call: Call, name: str, index: int) -> Any:
                 producer_id=producer_id,
                 producer_epoch=state.epoch,
                 last_sequence=state.batches[-1].last_sequence if state.batches else -1,
-                last_timestamp=state.batches[-1].timestamp if state.batches else -1,
+                last_timestamp=state.last_timestamp,
                 coordinator_epoch=state.coordinator_epoch,
                 current_txn_start_offset=state.transaction_start,
             )

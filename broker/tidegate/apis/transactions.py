@@ -65,9 +65,11 @@ def as_of(error: Exception, fenced: bool) -> Exception:
 async def init_producer_id(call: Call, request: InitProducerIdRequest) -> InitProducerIdResponse:
     """A producer's id and epoch (KIP-98). v3: its own id and epoch, to continue after an error (KIP-360). v4: fencing.
 
-    Without a transactional id: a new id with epoch 0, whatever id, epoch and timeout the client sends. v6 would add
-    two-phase commit (KIP-939), which is not served.
+    Without a transactional id: a new id with epoch 0, whatever id and timeout the client sends. v6 would add two-phase
+    commit (KIP-939), which is not served.
     """
+    if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
+        raise InvalidRequest("producer id and epoch are given together or not at all")
     producer_id, epoch = (await call.context.producer_ids.take(), 0) if request.transactional_id is None else (-1, -1)
     if request.transactional_id is not None:
         try:
@@ -88,8 +90,6 @@ async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, 
     if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
         raise InvalidTransactionTimeout()
     producer_id, epoch = int(request.producer_id), int(request.producer_epoch)
-    if (producer_id == NO_PRODUCER_ID) != (epoch == NO_EPOCH):
-        raise InvalidRequest("producer id and epoch are given together or not at all")
     return await call.context.transactions.initialise(keys, timeout_ms, producer_id, epoch)
 
 

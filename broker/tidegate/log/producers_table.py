@@ -41,6 +41,12 @@ class ProducerState(NamedTuple):
     ended_ms: int = -1
     coordinator_epoch: int = -1
 
+    @property
+    def last_timestamp(self) -> int:
+        """The newest of its last batch and its last marker, ms."""
+        newest = max(self.batches[-1].timestamp if self.batches else -1, self.ended_ms)
+        return newest if newest >= 0 else self.last_active_ms
+
 
 class Verdict(Enum):
     """The result of judging a batch."""

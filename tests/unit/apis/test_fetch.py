@@ -127,7 +127,7 @@ async def test_trim_below_the_offset_ends_the_wait():
 
     (topic,) = (await asked.answer).responses
     assert topic.partitions[0].error_code is ErrorCode.offset_out_of_range
-    assert topic.partitions[0].log_start_offset == 1
+    assert topic.partitions[0].log_start_offset == -1
 
 
 async def test_fetch_append_between_read_and_wait_is_noticed():
