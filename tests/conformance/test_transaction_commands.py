@@ -50,7 +50,7 @@ async def test_txn_list_and_describe(cluster: Cluster, topic: str, ongoing: str)
     assert found["partitions"] == [f"{topic}-0"] and found["started"]
     assert ongoing in {row["transactional_id"] for row in await reported(cluster, "txn", "list", "--state", "Ongoing")}
     assert ongoing not in (await typed(cluster, "txn", "list", "--state", "Empty")).stdout
-    await typed(cluster, "txn", "list", "--state", "Bogus", code=FAILED)
+    assert "Ongoing, PrepareCommit" in (await typed(cluster, "txn", "list", "--state", "Bogus", code=FAILED)).stderr
     await typed(cluster, "txn", "describe", "no-such", code=FAILED)
 
 

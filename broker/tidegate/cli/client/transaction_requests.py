@@ -29,6 +29,8 @@ _AGAIN: Final = frozenset(
     }
 )
 
+_STATES: Final = "Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
+
 
 async def listed(kafka: KafkaClient, states: Sequence[str] = (), older_than_ms: int = -1) -> list[dict[str, Any]]:
     """Every transactional id, in order; each broker lists those that it coordinates. Raises CommandFailed."""
@@ -41,7 +43,7 @@ async def listed(kafka: KafkaClient, states: Sequence[str] = (), older_than_ms: 
         )  # fmt: skip
         raise_for(answer.error_code, f"broker {broker.node_id}")
         if answer.unknown_state_filters:
-            raise CommandFailed(f"there is no state {', '.join(answer.unknown_state_filters)}")
+            raise CommandFailed(f"there is no state {', '.join(answer.unknown_state_filters)}; there are {_STATES}")
         rows += [
             {
                 "transactional_id": one.transactional_id,
