@@ -1,1 +1,1 @@
-"""Producer ids and, later, transactions."""
+"""Producer ids and transactions: records of transactional ids, their transitions, completion and time-outs."""
