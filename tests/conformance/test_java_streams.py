@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -242,9 +242,16 @@ def compact(cluster: Cluster, topic: str) -> None:
 
 
 def sizes(admin: AdminClient, topic: str) -> list[int]:
-    """The ends of its partitions."""
+    """The ends of its partitions; asked again while a broker cannot reach Redis, as on a busy machine."""
     asked = {TopicPartition(topic, index): OffsetSpec.latest() for index in range(4)}
-    return [found.result(DEADLINE_S).offset for found in admin.list_offsets(asked).values()]
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return [found.result(DEADLINE_S).offset for found in admin.list_offsets(asked).values()]
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.LEADER_NOT_AVAILABLE or time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.5)
 
 
 def answered_from_snapshots(cluster: Cluster) -> float:
