@@ -20,7 +20,7 @@ from tidegate.apis.call import BrokerContext
 from tidegate.apis.mirroring import forget_mirrors
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.addresses import Endpoints
-from tidegate.cluster.broker_lease import BrokerLease, LeaseEvents
+from tidegate.cluster.broker_lease import BrokerInfo, BrokerLease, LeaseEvents
 from tidegate.cluster.figures import FigureReports, Figures
 from tidegate.cluster.placement import Preferred
 from tidegate.cluster.resource_configs import BROKER as BROKER_CONFIGS
@@ -42,16 +42,13 @@ from tidegate.http.health import Health
 from tidegate.log.logs import Logs
 from tidegate.log.mirror import Mirror
 from tidegate.log.partitions import create_partition, delete_partition
-from tidegate.monitoring.cluster_metrics import ClusterPage
-from tidegate.monitoring.exporters import Brokers, ForeignNames
 from tidegate.monitoring.internal_topics.services import internal_topics
-from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.monitoring.usage_reports import UsageReports
 from tidegate.process import LoopLag, ProcessUse
 from tidegate.protocol import consumer_blobs
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.quotas.table import Quotas
-from tidegate.sampled_metrics import sample_broker, sample_client_metrics, sample_host, sample_lag
+from tidegate.sampled_metrics import lag_sampler, sample_broker, sample_client_metrics, sample_host
 from tidegate.security.authorizer import may_describe
 from tidegate.security.security import Security
 from tidegate.server.checked_apis import checked_apis
@@ -193,6 +190,7 @@ class Broker:
         self.health.loop_lag_s = lambda: self._lag.worst_s
         if host is not None:
             self.health.others_not_ready = host.others_not_ready
+        self._lag_sampler = lag_sampler(store, settings, self.catalog, lease)
         self._served_as = -1
         self._closing, self._loops = AsyncExitStack(), BackgroundTasks()
 
@@ -201,10 +199,14 @@ class Broker:
             on_held=self._lease_held,
             on_unsure=self._lease_unsure,
             on_lost=self._lease_lost,
-            on_silent=lambda lost: self.expiry.broker_silent(self._preferred.coordinated_by(lost)),
+            on_silent=self._broker_silent,
             on_broker_joined=lambda node_ids: self.server.spreading.on_broker_joined(node_ids),
             on_drain_asked=lambda: self.ask_to_drain("drain request"),
         )
+
+    def _broker_silent(self, lost: BrokerInfo) -> None:
+        self.expiry.broker_silent(self._preferred.coordinated_by(lost))
+        self._lag_sampler.notes_lost()
 
     def _apply_configs(self) -> None:
         """Take over what administrators set for this broker, and for all."""
@@ -228,19 +230,9 @@ class Broker:
             TransactionSweep(store, self.context.transactions, preferred.coordinates),
             self.expiry,
             offsets_retention.Retention(store, settings, preferred.shards, lease.name, forget),
-            self._lag_sampler(),
+            self._lag_sampler,
             *internal_topics(store, settings, self.catalog, self.logs, context.transactions.records, preferred.leads),
         ]
-
-    def _lag_sampler(self) -> LagSampler:
-        """Create the sampler of lag, and the exporter of cluster metrics that runs with it."""
-        store, settings, lease, catalog = self.store, self.settings, self.lease, self.catalog
-        brokers = Brokers(lease.live, lease.preferred, lambda: lease.cluster_id)
-        foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
-        page = ClusterPage(store, settings, catalog.all_topics, foreign)
-        sampler = LagSampler(store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page)
-        sample_lag(sampler, page)
-        return sampler
 
     # -- start
 

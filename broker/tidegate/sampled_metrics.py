@@ -10,13 +10,17 @@ from tidegate.groups.delayed_heartbeats import DelayedHeartbeats
 from tidegate.host import HostProcess
 from tidegate.http.health import Health
 from tidegate.monitoring.cluster_metrics import ClusterPage
+from tidegate.monitoring.exporters import Brokers, ForeignNames
 from tidegate.monitoring.lag_sampler import LagSampler
 from tidegate.process import LoopLag
+from tidegate.protocol import consumer_blobs
+from tidegate.settings import Settings
 from tidegate.store.link import Link
 from tidegate.store.store import Store
 from tidegate.telemetry import declared
 from tidegate.telemetry.client_metrics import ClientMetrics
 from tidegate.telemetry.metrics import metrics
+from tidegate.topics.catalog import Catalog
 
 
 def sample_broker(
@@ -58,10 +62,15 @@ def sample_host(host: HostProcess | None, health: Health) -> None:
         metrics.sample(declared.HOST_RESTARTS, lambda: {(): host.page.restarts})
 
 
-def sample_lag(sampler: LagSampler, page: ClusterPage) -> None:
-    """Register the page of cluster metrics, exported by the holder of the sampler's lease, and the sampler's values."""
-    lease = sampler.singleton_lease
-    metrics.cluster_page = lambda: page.text if lease.is_past_handover else ()
-    metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(lease.is_past_handover)})
+def lag_sampler(store: Store, settings: Settings, catalog: Catalog, lease: BrokerLease) -> LagSampler:
+    """The sampler of lag, with the page of cluster metrics, which the holder of the sampler's lease exports."""
+    brokers = Brokers(lease.live, lease.preferred, lambda: lease.cluster_id)
+    foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+    page = ClusterPage(store, settings, catalog.all_topics, foreign)
+    sampler = LagSampler(store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page)
+    exporting = sampler.singleton_lease
+    metrics.cluster_page = lambda: page.text if exporting.is_past_handover else ()
+    metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(exporting.is_past_handover)})
     metrics.sample(declared.LAG_SAMPLES, lambda: {(): sampler.taken})
     metrics.sample(declared.LAG_ROUND_SECONDS, lambda: {(): sampler.round_s})
+    return sampler

@@ -194,8 +194,8 @@ class Settings(ProcessSettings):
     lag_sample_interval_ms: int = Field(
         10_000,
         ge=0,
-        description="Interval between two samples of every group's lag, taken by one elected broker; "
-        "lower it for finer trends; 0 takes none",
+        description="Interval between two samples of a group's lag, taken by one elected broker; groups at rest are "
+        "sampled each minute while records wait, else every 5 minutes; lower it for finer trends; 0 takes none",
     )
     internal_topics_interval_ms: int = Field(
         0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cost import table
+from tests.cost import at_rest, table
 from tests.cost.access import FREQUENT
 from tests.cost.counting import COLUMNS
 
@@ -42,6 +43,21 @@ def test_access_control_adds_less_than_three_percent() -> None:
     added = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines() if line.endswith("%")}
     assert len(added) == len(FREQUENT)
     assert {name: percent for name, percent in added.items() if percent >= 3} == {}
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+def test_cost_at_rest_hardly_grows_with_what_is_idle() -> None:
+    """Each is read again after minutes; sampling every group in every round took 18 commands a minute for each."""
+    command = [sys.executable, "-m", "tests.cost.at_rest"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "COV_"))}
+
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
+
+    assert run.returncode == 0, run.stderr
+    found = json.loads(run.stdout)
+    added = at_rest.MANY - at_rest.FEW
+    assert (found["many_groups"] - found["few"]) / added <= 0.8, found
+    assert (found["many_partitions"] - found["few"]) / added <= 1.1, found
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -55,7 +55,7 @@ class ExportingBroker:
         catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
-        self._logs = broker.context.logs
+        self._broker = broker
         self.page = ClusterPage(broker.store, settings, catalog.all_topics, foreign)
         self.sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page)
 
@@ -64,7 +64,7 @@ class ExportingBroker:
         return Scrape.of(b"".join(exposition(accept)[0]).decode(), openmetrics=accept == OPENMETRICS)
 
     async def scrape(self) -> Scrape:
-        await self._logs._sweep()  # as each second: notes what changed
+        await self._broker.noted()
         assert await self.sampler.sample()
         return self.reported()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +14,12 @@ from tests.support.clock import SteppedClock
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.whole_broker import ClientOf, WholeBroker
+from tidegate.groups import offsets
 from tidegate.log.retention import delete_records
 from tidegate.monitoring import lag_sampler
+from tidegate.monitoring.lag_reading import LOG_IDLE_MS
 from tidegate.monitoring.lag_sampler import LagSampler
+from tidegate.monitoring.resting_groups import IDLE_MS, WAITING_MS
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.settings import Settings
 from tidegate.store.samples import add_samples
@@ -124,10 +129,13 @@ async def test_owners_follow_the_generation(broker: WholeBroker, topic: Topic) -
 async def test_one_broker_samples_and_another_takes_over(
     brokers: list[WholeBroker], topic: Topic, clock: SteppedClock
 ) -> None:
-    await brokers[0].client().commit("t", 1)
+    member = brokers[0].client()
+    await member.commit("t", 1)
     first, second = (sampler(broker) for broker in brokers)
 
     assert (await first.sample(), await second.sample()) == (True, False)
+    await member.commit("t", 2)
+    await brokers[0].noted()
     await clock.advance(9_000)
     assert (await second.sample(), await first.sample()) == (False, True)  # it keeps the duty
     await clock.advance(10_000)  # and is gone
@@ -158,6 +166,7 @@ async def test_commits_and_appends_meanwhile_never_make_a_lag_negative(
     during(monkeypatch, taking, lambda: produce(broker, 0, [30_000] * 4), lambda: member.commit("t", 9))
     await taking.sample()
     await member.commit("t", 99)
+    await broker.noted()
     await taking.sample()
 
     before, beyond = (entry["t:0"] for entry in await samples(broker.store))
@@ -200,16 +209,17 @@ async def scripts_run(store: Store) -> int:
     return int(info.partition("cmdstat_evalsha:calls=")[2].partition(",")[0] or 0)
 
 
-async def test_idle_logs_are_read_when_they_change_and_else_every_few_rounds(
+async def test_idle_logs_are_read_when_they_change_and_else_every_few_minutes(
     broker: WholeBroker, topic: Topic, clock: SteppedClock
 ) -> None:
-    await broker.client().commit("t", 1, index=0)
-    await broker.client().commit("t", 1, index=1)
-    await broker.context.logs._sweep()
+    member = broker.client()
+    await member.commit("t", 1, index=1)
     taking, read = sampler(broker), []
 
     async def round_reads() -> list[int]:
         """The log ends in the sample of a round, after which `read` has how many logs it read."""
+        await member.commit("t", 1, index=0)
+        await broker.noted()
         await clock.advance(1_000)
         before = await scripts_run(broker.store)
         assert await taking.sample()
@@ -221,13 +231,98 @@ async def test_idle_logs_are_read_when_they_change_and_else_every_few_rounds(
     assert read == [2, 0, 0]
 
     await produce(broker, 0, [30_000])
-    await broker.context.logs._sweep()
     assert await round_reads() == [6, 5] and read[3:] == [1]
 
     log = broker.store.log_keys("default", "t", 1, topic.topic_hex, topic.format).log
     await broker.store.command("XADD", log, "5-1", "w", "another:1", "b", batch_bytes(count=1, timestamps=[40_000]))
-    ends = [await round_reads() for _ in range(6)]
+    ends = [await round_reads() for _ in range(LOG_IDLE_MS // broker.settings.lag_sample_interval_ms)]
     assert ends[0] == [6, 5] and ends[-1] == [6, 6], "no broker noted it"
+
+
+async def test_groups_at_rest_cost_nothing_until_something_changes_them(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock
+) -> None:
+    tools, member = await of_group(broker, "tools"), await of_group(broker, "apps")
+    await tools.commit("t", 5)
+    await member.own("t", 1)
+    await member.commit("t", 5, index=1)
+    await broker.noted()
+    taking = sampler(broker)
+
+    async def sampled(after: Callable[[], Awaitable[Any]] | None = None) -> dict[str, dict[str, str]]:
+        """The samples that a round adds."""
+        if after is not None:
+            await after()
+        await broker.noted()
+        await clock.advance(1_000)
+        before = len(await samples(broker.store))
+        assert await taking.sample()
+        return {entry["group"].partition("/")[2]: entry for entry in (await samples(broker.store))[before:]}
+
+    assert set(await sampled()) == {"tools", "apps"}
+    assert await sampled() == await sampled() == {}
+
+    assert set(await sampled(lambda: tools.commit("t", 3))) == {"tools"}
+    assert set(await sampled(lambda: produce(broker, 1, [30_000]))) == {"apps"}
+    assert (await sampled(member.leave))["apps"]["t:1"].endswith("member=")
+    assert await sampled() == {}
+    deleting = partial(offsets.delete, broker.store, broker.store.group_keys("default", "tools"), "1", {"t": [0]})
+    assert await sampled(deleting) == {} and not taking._resting.get("default/tools").group.commits
+
+    rounds = [set(await sampled()) for _ in range(WAITING_MS // broker.settings.lag_sample_interval_ms)]
+    assert {"apps"} in rounds, "records wait for it"
+
+
+async def test_groups_at_rest_are_read_again_in_time(broker: WholeBroker, topic: Topic, clock: SteppedClock) -> None:
+    tools = await of_group(broker, "tools")
+    await tools.commit("t", 5)
+    await broker.noted()
+    taking = sampler(broker)
+    assert await taking.sample()
+    keys = broker.store.group_keys("default", "tools")
+    stored = await broker.store.command("HGET", keys.offsets, "t:0")
+    await broker.store.command("HSET", keys.offsets, "t:0", stored.replace(b'"offset":5', b'"offset":4'))  # not noted
+
+    lasts = []
+    for _ in range(IDLE_MS // broker.settings.lag_sample_interval_ms):
+        await clock.advance(1_000)
+        assert await taking.sample()
+        lasts.append((await samples(broker.store))[-1]["t:0"].partition(" ")[0])
+    assert (lasts[0], lasts[-1]) == ("committed=5", "committed=4")
+
+
+async def test_groups_are_read_again_after_messages_were_lost(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock
+) -> None:
+    await (await of_group(broker, "tools")).commit("t", 5)
+    await broker.noted()
+    taking = sampler(broker)
+    assert await taking.sample() and await taking.sample()
+    assert taking.taken == 1
+
+    broker.store.push.reconnect("as after a fault")
+    async with asyncio.timeout(30):
+        while not taking._resting._lost:
+            await asyncio.sleep(0.01)
+
+    assert await taking.sample()
+    assert taking.taken == 2
+
+    taking.notes_lost()  # a broker was killed
+    assert await taking.sample()
+    assert taking.taken == 3
+
+
+async def test_group_at_rest_is_read_once_its_topic_is_made_again(broker: WholeBroker, topic: Topic) -> None:
+    await (await of_group(broker, "tools")).commit("t", 5)
+    await broker.noted()
+    taking = sampler(broker)
+    assert await taking.sample()
+    await broker.context.catalog.delete("default", "t")
+    await broker.create("t", 1)
+
+    assert await taking.sample()
+    assert not taking._resting.get("default/tools").group.commits
 
 
 async def test_samples_of_many_groups_are_added_by_few_scripts(
@@ -289,6 +384,7 @@ async def test_wide_groups_have_several_entries_and_the_stream_is_capped(
     monkeypatch.setattr(lag_sampler, "SAMPLES_MAX", 100)
     taking = sampler(broker)
     for _ in range(150):
+        taking._resting.forget()
         await taking.sample()
 
     found = await samples(broker.store)

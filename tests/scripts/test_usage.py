@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.support.log_broker import LogBroker, fetch_request, produce_request
 from tidegate.errors import StoreUnavailable
-from tidegate.monitoring.usage_reports import UsageReports
+from tidegate.monitoring.usage_reports import SIZES_MS, UsageReports
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
@@ -73,9 +74,37 @@ async def test_usage_entry_counts_stored_bytes_of_both_tiers(broker: LogBroker) 
     await store.command("ZADD", keys.segments, 19, Segment(10, 10, 19, 10, 500, 0, "other").to_json())
     await reported.report()
     await store.command("HSET", keys.archive, "end", 20)
-    await reported.report()
+    for _ in range(SIZES_MS // store.settings.usage_sample_interval_ms):
+        await reported.report()
 
-    assert [one["held"]["default/t"] for one in await entries(store)] == [[700, 1_000], [700, 1_000], [700, 1_500]]
+    found = [one["held"]["default/t"] for one in await entries(store)]
+    assert (found[:2], found[-1]) == ([[700, 1_000], [700, 1_000]], [700, 1_500])
+
+
+async def test_usage_sizes_that_stand_still_are_not_read_each_minute(broker: LogBroker) -> None:
+    store, reported = broker.store, reports(broker)
+    await broker.create("idle", 50)
+    sizes = Counter[str]()
+    read = store.read
+
+    async def counted(*command: Any) -> Any:
+        sizes[command[1].rpartition(":")[2]] += command[0] == "HGET"
+        return await read(*command)
+
+    store.read = counted  # type: ignore[method-assign]
+    for _ in range(2):
+        await reported.report()
+    assert sizes["meta"] == 2 * 52
+    for _ in range(SIZES_MS // store.settings.usage_sample_interval_ms):
+        await reported.report()
+    assert sizes["meta"] <= 3 * 52
+
+    topic = broker.catalog.get("default", "t")
+    assert topic is not None
+    before = sizes["meta"]
+    broker.logs.usage.stored(topic, 1, 100)
+    await reported.report()
+    assert sizes["meta"] == before + 2, "this broker appended to it"
 
 
 async def test_usage_stream_is_capped_and_an_idle_broker_writes_to_it(

@@ -87,6 +87,12 @@ class WholeBroker:
             if mirror._pending_positions == before:
                 return  # it waits for owners
 
+    async def noted(self) -> None:
+        """All changes are noted for the broker that samples lag, as after a second."""
+        self.context.commit_reports.flush()
+        self.store.changed_groups.flush()
+        await self.context.logs._sweep()
+
     def client(self, client_id: str = "app", host: str = "127.0.0.1", org: str = "default") -> ClientOf:
         """A new connection."""
         return ClientOf(self, client_id, Client(next(_connections), host, 50_000, org=org))

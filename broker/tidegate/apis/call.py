@@ -109,7 +109,7 @@ class BrokerContext:
             load_decoder()
         self.group_limits = None if self.quotas is None else GroupLimits(self.store, self.quotas.quotas)
         self.memory_pressure = MemoryPressure(self.store)
-        self.commit_reports = CommitReports(self.usage, self.mirror)
+        self.commit_reports = CommitReports(self.usage, self.mirror, self.store.changed_groups.add)
         self.shares = ShareService(
             self.store,
             self.settings,

@@ -9,7 +9,7 @@ ended, before the mirrors are written, and before the counters are taken: an ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import le
 from typing import TYPE_CHECKING, Final
 
@@ -46,11 +46,15 @@ class _Pending:
 
 
 class CommitReports:
-    """The commits of this broker that are not reported yet, by group (its name in the shard's keys)."""
+    """The commits of this broker that are not reported yet, by group (its name in the shard's keys).
 
-    def __init__(self, usage: Usage, mirror: Mirror | None) -> None:
+    `on_changed` gets a group whose commits are reported.
+    """
+
+    def __init__(self, usage: Usage, mirror: Mirror | None, on_changed: Callable[[str], None]) -> None:
         self._usage = usage
         self._mirror = mirror
+        self._on_changed = on_changed
         self._pending: dict[str, _Pending] = {}
         usage.before_take = self.flush
         if mirror is not None:
@@ -84,6 +88,7 @@ class CommitReports:
 
     def _report(self, group: str, pending: _Pending) -> None:
         try:
+            self._on_changed(group)
             self._report_offsets(group, pending, pending.first, 1)
             if pending.count > 1:
                 self._report_offsets(group, pending, pending.last, pending.count - 1)

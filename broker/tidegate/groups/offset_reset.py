@@ -65,4 +65,5 @@ async def reset_offsets(
     extend_sessions_after_outage(store, keys)
     key_names = [*group_script_keys(keys), keys.offsets]
     (removed,) = await store.run(RESET_OFFSETS, key_names, *group_script_args(store, keys, broker), *args)
+    store.changed_groups.add(keys.ref)
     return int(removed)

@@ -345,4 +345,5 @@ async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str
         args += (topic, len(partitions), *partitions)
     key_names = [*group_script_keys(keys), keys.offsets]
     refused = await store.run(DELETE_OFFSETS, key_names, *args)
+    store.changed_groups.add(keys.ref)
     return {topic for topic, code in zip(topics, refused, strict=True) if code}

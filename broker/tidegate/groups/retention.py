@@ -112,6 +112,7 @@ async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | N
     except GroupIdNotFound:
         return 0
     if expired:
+        store.changed_groups.add(keys.ref)
         logger.info("offsets_expired", group=keys.group_id, org=keys.org, count=expired)
     return expired
 

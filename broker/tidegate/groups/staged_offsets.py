@@ -38,3 +38,4 @@ async def stage(store: Store, keys: GroupKeys, commit: Commit, producer_id: int,
 async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is_commit: bool) -> None:
     """Apply or drop what the producer staged in the transaction that was decided at `ended_ms`."""
     await store.run(END_STAGED, [keys.offsets, keys.staged], producer_id, ended_ms, int(is_commit), _END_RETENTION_MS)
+    store.changed_groups.add(keys.ref)

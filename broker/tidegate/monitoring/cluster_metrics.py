@@ -17,7 +17,6 @@ from tidegate.monitoring.exporters import ForeignNames, TopicLag
 from tidegate.monitoring.lag_reading import GroupRead, LagReader, LogEndsReadings, Place
 from tidegate.monitoring.rebalance_counts import RebalanceCounts
 from tidegate.settings import Settings
-from tidegate.store.keys import GroupKeys
 from tidegate.store.server_facts import server_facts
 from tidegate.store.store import Store
 from tidegate.telemetry import declared_cluster as own
@@ -58,9 +57,9 @@ class ClusterPage:
         self._drains = DrainEstimates()
         self._round: _Round
 
-    def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
-        """Start a round over these groups."""
-        reported = frozenset(sorted(keys.ref for keys in groups)[: self._groups_max])
+    def begin(self, groups: list[str], now_ms: int) -> None:
+        """Start a round over these groups (their names in the shards' keys)."""
+        reported = frozenset(sorted(groups)[: self._groups_max])
         page = Page((*CLUSTER, *self._foreign.families))
         self._round = _Round(page, now_ms, reported, self._partitions_max)
         self._round.left_out["groups"] = len(groups) - len(reported)
@@ -69,12 +68,12 @@ class ClusterPage:
 
     def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
-        this, keys = self._round, group.keys
+        this, name = self._round, group.name
         this.log_ends |= log_ends
-        this.states[keys.org, group.state] += 1
-        if keys.ref not in this.groups:
+        this.states[name.org, group.state] += 1
+        if name.ref not in this.groups:
             return
-        add, named = this.page.add, labels(org=keys.org, group=keys.group_id)
+        add, named = this.page.add, labels(org=name.org, group=name.group_id)
         add(own.MEMBERS, named, group.members)
         add(own.MEMBERS_MISSING, named, group.missing)
         add(own.GENERATION, named, group.generation)
@@ -93,9 +92,9 @@ class ClusterPage:
 
     def _lags(self, group: GroupRead, log_ends: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
         """The group's lag by topic; `whole`: with one series for each partition."""
-        add, keys, topics = self._round.page.add, group.keys, defaultdict[str, TopicLag](TopicLag)
+        add, name, topics = self._round.page.add, group.name, defaultdict[str, TopicLag](TopicLag)
         for place, (committed, _) in group.commits.items():
-            ends = log_ends.get((keys.org, place))
+            ends = log_ends.get((name.org, place))
             if ends is None:
                 continue
             topic, partition = place
@@ -104,7 +103,7 @@ class ClusterPage:
                 behind_ms = max(ends.now_ms - ends.times[committed], 0)
             topics[topic].add(partition, committed, lag, behind_ms / 1000)
             if whole:
-                named = labels(org=keys.org, group=keys.group_id, topic=topic, partition=str(partition))
+                named = labels(org=name.org, group=name.group_id, topic=topic, partition=str(partition))
                 add(own.LAG_RECORDS, named, lag)
                 add(own.LAG_SECONDS, named, behind_ms / 1000)
                 add(own.COMMITTED_OFFSET, named, committed)
@@ -126,7 +125,7 @@ class ClusterPage:
         add, named = self._round.page.add, f"{named},{labels(topic=topic)}"
         add(own.TOPIC_LAG_RECORDS, named, lag.records)
         add(own.TOPIC_LAG_SECONDS, named, lag.seconds)
-        drain_s = self._drains.estimate((group.keys.ref, topic), self._round.began_ms, lag.records)
+        drain_s = self._drains.estimate((group.name.ref, topic), self._round.began_ms, lag.records)
         if drain_s is not None:
             add(own.DRAIN_SECONDS, named, drain_s)
 

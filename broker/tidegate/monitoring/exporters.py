@@ -117,12 +117,12 @@ class KafkaExporter:
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
         """If one partition of a topic has a commit, the others are reported as -1, and the sum includes the -1."""
-        org = _org(group.keys.org)
-        page.add(names.KE_MEMBERS, labels(consumergroup=group.keys.group_id, **org), group.members)
+        org = _org(group.name.org)
+        page.add(names.KE_MEMBERS, labels(consumergroup=group.name.group_id, **org), group.members)
         for name, lag in topics.items():
-            topic = self._find_topic(group.keys.org, name)
+            topic = self._find_topic(group.name.org, name)
             count = topic.partition_count if topic is not None else 0
-            named = labels(consumergroup=group.keys.group_id, topic=name, **org)
+            named = labels(consumergroup=group.name.group_id, topic=name, **org)
             missing = count - len(lag.partitions)
             page.add(names.KE_COMMITTED_SUM, named, lag.committed_sum - max(missing, 0))
             page.add(names.KE_LAG_SUM, named, lag.records)
@@ -169,9 +169,9 @@ class Kminion:
         self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
     ) -> None:
         """Lag of committed partitions only; members by the partitions that they own."""
-        org, preferred = _org(group.keys.org), self._brokers.preferred()
-        named = labels(group_id=group.keys.group_id, **org)
-        coordinator = coordinator_of(group.keys.shard_keys.shard, preferred).node_id if preferred else -1
+        org, preferred = _org(group.name.org), self._brokers.preferred()
+        named = labels(group_id=group.name.group_id, **org)
+        coordinator = coordinator_of(group.name.shard, preferred).node_id if preferred else -1
         info = labels(
             protocol=group.protocol if group.state == GroupState.STABLE else "",
             protocol_type=group.protocol_type,

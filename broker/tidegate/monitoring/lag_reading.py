@@ -10,7 +10,8 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from tidegate.errors import UnknownTopicOrPartition
 from tidegate.groups.consumer.model import ConsumerGroupState
@@ -32,9 +33,9 @@ READ_LAG = Script("log/read_lag")
 _LOGS_AT_ONCE: Final = 10
 """Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
 _NOTES_AT_ONCE: Final = 1_000
-_IDLE_ROUNDS_MIN: Final = 4
-_IDLE_ROUNDS_SPREAD: Final = 3
-"""A log that no broker noted as changed is read again after 4 to 6 rounds: other programs may have changed it."""
+LOG_IDLE_MS: Final = 600_000
+"""A log that no broker noted as changed is read again after this time, or up to half of it earlier: other programs may
+have changed it."""
 _HEAD: Final = (
     "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
 )  # fmt: skip
@@ -42,15 +43,33 @@ _HEAD: Final = (
 FindTopic = Callable[[str, str], Topic | None]
 Place = tuple[str, int]
 """Topic, partition."""
+LogPlace = tuple[str, Place]
+"""Organisation, topic and partition."""
 Commits = dict[Place, tuple[int, int]]
 """Place -> committed offset, and its commit time, ms."""
+
+
+def rounds_until(again_ms: int, interval_ms: int, name: str) -> int:
+    """Rounds until something is read again; by its name at different times, so that not all is read at once."""
+    rounds = max(again_ms // max(interval_ms, 1), 1)
+    return rounds - crc32(name.encode()) % (rounds // 2 + 1)
+
+
+class GroupName(NamedTuple):
+    """A group without its key names, which take more memory than the rest of it."""
+
+    org: str
+    group_id: str
+    shard: int
+    ref: str
+    """The group's name in its shard's keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRead:
     """A group as read in a round. `missing`: members that a barrier waits for."""
 
-    keys: GroupKeys
+    name: GroupName
     state: str
     state_since_ms: int
     generation: int
@@ -63,6 +82,8 @@ class GroupRead:
     """Changes when the members or their assignments may have changed."""
     shares: Mapping[Place, InFlight] = field(default_factory=dict)
     """Of a share group, whose `commits` are its start offsets, without a commit time."""
+    is_whole: bool = True
+    """Whether `commits` has all of them: other topics are deleted, or not known here yet."""
 
     def lag(self, place: Place, ends: LogEndsReading) -> int:
         """Records of a partition that are not finished."""
@@ -90,8 +111,8 @@ class LogEndsReading:
         return max(self.log_end - max(committed, self.log_start), 0)
 
 
-LogEndsReadings = dict[tuple[str, Place], LogEndsReading]
-"""By organisation and place; a missing entry has no log."""
+LogEndsReadings = dict[LogPlace, LogEndsReading]
+"""A missing entry has no log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,36 +135,48 @@ class LagReader:
         store: Store,
         find_topic: FindTopic,
         partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
+        interval_ms: int = 0,
     ) -> None:
         self._store, self._find_topic, self._partitions_of = store, find_topic, partitions_of
+        self._interval_ms = interval_ms
+        self.notes_lost = False
+        """Whether the next round reads idle logs as well."""
         self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
-        self._last_reads: dict[tuple[str, Place, str], _LastRead] = {}
+        self._last_reads: dict[tuple[LogPlace, str], _LastRead] = {}
         self._round = 0
         self._now_ms = 0
 
-    def forget(self, but: Iterable[str] = ()) -> None:
+    def forget_groups(self, but: Iterable[str]) -> None:
         """Drop cached groups except those with these names."""
         self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
 
-    def forget_logs(self) -> None:
-        """Drop what was read of logs: another broker may take the notes of their changes."""
+    def forget(self) -> None:
+        """Drop all that was read."""
+        self._owners.clear()
         self._last_reads.clear()
 
-    async def begin_round(self, now_ms: int) -> None:
-        """Take the notes of changed logs: idle ones without a note are not read. Raises StoreUnavailable.
+    async def begin_round(self, now_ms: int) -> tuple[set[str], set[LogPlace]]:
+        """Take the notes of changes; returns the groups and the logs. Raises StoreUnavailable.
 
-        A note is removed before its log is read, so no change is missed.
+        A note is removed before what it names is read, so no change is missed. Idle logs without a note are not read.
         """
-        changed_logs = self._store.cluster_keys.changed_logs
         self._round, self._now_ms = self._round + 1, now_ms
-        self._last_reads = {log: last for log, last in self._last_reads.items() if last.stale_from > self._round}
-        notes = await self._store.read("ZRANGE", changed_logs, 0, -1)
-        for start in range(0, len(notes), _NOTES_AT_ONCE):
-            await self._store.command("ZREM", changed_logs, *notes[start : start + _NOTES_AT_ONCE])
-        for note in notes:
-            name, index, topic_hex = note.decode().rsplit(":", 2)
+        lasts, self.notes_lost = {} if self.notes_lost else self._last_reads, False
+        self._last_reads = {log: last for log, last in lasts.items() if last.stale_from > self._round}
+        groups, logs = set(await self._take(self._store.cluster_keys.changed_groups)), set()
+        for note in await self._take(self._store.cluster_keys.changed_logs):
+            name, index, topic_hex = note.rsplit(":", 2)
             org, topic_name = name.split("/", 1)
-            self._last_reads.pop((org, (topic_name, int(index)), topic_hex), None)
+            place = org, (topic_name, int(index))
+            logs.add(place)
+            self._last_reads.pop((place, topic_hex), None)
+        return groups, logs
+
+    async def _take(self, key: str) -> list[str]:
+        notes = await self._store.read("ZRANGE", key, 0, -1)
+        for start in range(0, len(notes), _NOTES_AT_ONCE):
+            await self._store.command("ZREM", key, *notes[start : start + _NOTES_AT_ONCE])
+        return [note.decode() for note in notes]
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
         """Read a group; None if it does not exist. Raises StoreUnavailable."""
@@ -169,7 +202,7 @@ class LagReader:
         elif state == ConsumerGroupState.RECONCILING:
             missing = await self._store.command("ZCARD", keys.revocations)
         return GroupRead(
-            keys,
+            GroupName(keys.org, keys.group_id, keys.shard_keys.shard, keys.ref),
             state,
             int(values["state_since"] or 0),
             int(values["generation"] or 0),
@@ -180,6 +213,7 @@ class LagReader:
             commits,
             (values["id"], values["version"]),
             shares,
+            len(commits) == len(offsets),
         )
 
     async def _shares(self, keys: GroupKeys) -> dict[Place, InFlight]:
@@ -206,13 +240,13 @@ class LagReader:
 
     async def read_log_ends(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
         """Read each log once, with the offsets of all groups. Raises StoreUnavailable."""
-        wanted: defaultdict[tuple[str, Place], set[int]] = defaultdict(set)
+        wanted: defaultdict[LogPlace, set[int]] = defaultdict(set)
         for group in groups:
             for place, (offset, _) in group.commits.items():
-                wanted[group.keys.org, place].add(offset)
+                wanted[group.name.org, place].add(offset)
         return await self.read_ends_of(wanted)
 
-    async def read_ends_of(self, wanted: Mapping[tuple[str, Place], Iterable[int]]) -> LogEndsReadings:
+    async def read_ends_of(self, wanted: Mapping[LogPlace, Iterable[int]]) -> LogEndsReadings:
         """Read logs, with the record times at some offsets of each. Raises StoreUnavailable."""
         log_ends: LogEndsReadings = {}
         asked = list(wanted.items())
@@ -226,7 +260,7 @@ class LagReader:
         topic = self._find_topic(org, place[0])
         if topic is None:
             return None
-        last = self._last_reads.get((org, place, topic.topic_hex))
+        last = self._last_reads.get(((org, place), topic.topic_hex))
         if last is not None and last.ends.times.keys() >= set(offsets):
             return replace(last.ends, now_ms=max(last.ends.now_ms, self._now_ms))
         keys = self._store.log_keys(org, topic.name, place[1], topic.topic_hex, topic.format)
@@ -240,8 +274,8 @@ class LagReader:
             return None
         ends = LogEndsReading(start, end, size, now_ms, head_time, dict(zip(offsets, times, strict=True)))
         if self._round:
-            stale_from = self._round + _IDLE_ROUNDS_MIN + place[1] % _IDLE_ROUNDS_SPREAD
-            self._last_reads[org, place, topic.topic_hex] = _LastRead(ends, stale_from)
+            stale_from = self._round + rounds_until(LOG_IDLE_MS, self._interval_ms, f"{topic.topic_hex}:{place[1]}")
+            self._last_reads[(org, place), topic.topic_hex] = _LastRead(ends, stale_from)
         return ends
 
     async def _read_record_ends(self, keys: LogKeys, ids: RecordIds, offsets: list[int]) -> LogEndsReading:
@@ -260,21 +294,22 @@ class LagReader:
         """Partition -> member, from the assignments of the group's generation. Raises StoreUnavailable."""
         if group.state == GroupState.EMPTY:
             return {}
-        known = self._owners.get(group.keys.ref)
+        keys = self._store.group_keys(group.name.org, group.name.group_id)
+        known = self._owners.get(keys.ref)
         if known is None or known[0] != group.mark:
             owned: dict[Place, str] = {}
-            for member_id, blob in (await self._store.read("HGETALL", group.keys.assignments)).items():
+            for member_id, blob in (await self._store.read("HGETALL", keys.assignments)).items():
                 for topic, partitions in (self._partitions_of(blob) or {}).items():
                     owned |= dict.fromkeys(((topic, one) for one in partitions), member_id.decode())
             if not owned and group.protocol_type in EPOCH_TYPES:
-                owned = await self._consumer_owners(group)
-            known = self._owners[group.keys.ref] = group.mark, owned
+                owned = await self._consumer_owners(keys)
+            known = self._owners[keys.ref] = group.mark, owned
         return known[1]
 
-    async def _consumer_owners(self, group: GroupRead) -> dict[Place, str]:
+    async def _consumer_owners(self, keys: GroupKeys) -> dict[Place, str]:
         """The same of a KIP-848 or streams group; partitions that a member has not given up yet are still its own."""
         topics, records = await asyncio.gather(
-            self._store.command("HGET", group.keys.group, "topics"), self._store.read("HGETALL", group.keys.consumers)
+            self._store.command("HGET", keys.group, "topics"), self._store.read("HGETALL", keys.consumers)
         )
         names = {topic_id: name for name, (topic_id, _) in json.loads(topics or b"{}").items()}
         return {

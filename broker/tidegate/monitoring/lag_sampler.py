@@ -1,9 +1,9 @@
 """Lag of every group, sampled every `lag_sample_interval_ms` into `{cluster}:lag` by one broker at a time.
 
 An entry is one group's sample: `time`; `group`, `<org>/<group>` as in its shard's keys; then for each committed
-partition the field `<topic>:<partition>` with a text from `sample_text`. Groups without commits have none. The round is
-spread over the interval, a few groups at a time. The same round produces the cluster metrics on `/metrics`
-(`cluster_metrics.py`), so that nothing is read twice.
+partition the field `<topic>:<partition>` with a text from `sample_text`. Groups without commits have none. A group that
+rests (`resting_groups.py`) is sampled every few minutes. The round is spread over the interval, a few groups at a time.
+The same round produces the cluster metrics on `/metrics` (`cluster_metrics.py`), so that nothing is read twice.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from typing import Final, Protocol
 
 from tidegate.errors import KafkaError
 from tidegate.groups.expiry import group_of
+from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.offsets import offset_field
 from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LagReader, LogEndsReading, LogEndsReadings, Place
+from tidegate.monitoring.resting_groups import RestingGroup, RestingGroups
 from tidegate.monitoring.singleton_lease import SingletonLease
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -28,6 +30,7 @@ from tidegate.telemetry.background_tasks import BackgroundTasks
 SAMPLES_MAX: Final = 50_000
 """Limit of stored lag samples, over all groups."""
 _GROUPS_AT_ONCE: Final = 20
+_RESTING_AT_ONCE: Final = 50
 _PARTITIONS_PER_ENTRY_MAX: Final = 500
 _ASKED_PER_LEASE: Final = 4
 """Lease attempts per lease duration (one interval); bounds the time until another broker takes over."""
@@ -39,8 +42,8 @@ _RELEASE_S: Final = 1.0
 class Reader(Protocol):
     """Another consumer of a round's readings."""
 
-    def begin(self, groups: list[GroupKeys], now_ms: int) -> None:
-        """Start a round over these groups."""
+    def begin(self, groups: list[str], now_ms: int) -> None:
+        """Start a round over these groups (their names in the shards' keys)."""
 
     def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
@@ -74,11 +77,14 @@ class LagSampler:
         self.round_s = 0.0
         self._store, self._reported = store, reported
         self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, SAMPLES_MAX
-        self._reader = LagReader(store, find_topic, partitions_of)
+        self._reader = LagReader(store, find_topic, partitions_of, self._interval_ms)
+        self._resting = RestingGroups(find_topic, self._interval_ms)
+        self._follows_changes = False
         self.singleton_lease = SingletonLease(
             store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms
         )
         self._first_places: dict[str, Place] = {}
+        self._clock = asyncio.get_running_loop().time
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
@@ -89,13 +95,19 @@ class LagSampler:
     async def close(self) -> None:
         """Stop, and release the lease."""
         await self._loops.close()
+        self._forget()
         if self._store.available:
             with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(_RELEASE_S):
                     await self.singleton_lease.release()
 
+    def notes_lost(self) -> None:
+        """A broker ended, perhaps before it noted its last changes: the next round reads everything."""
+        self._reader.notes_lost = True
+        self._resting.on_group_change(None)
+
     async def _run(self) -> None:
-        clock, interval_s = asyncio.get_running_loop().time, self._interval_ms / 1000
+        clock, interval_s = self._clock, self._interval_ms / 1000
         while True:
             due_s = clock() + interval_s
             holds_lease = await self.sample()
@@ -107,59 +119,85 @@ class LagSampler:
     async def sample(self) -> bool:
         """Run one round over all groups if this broker holds the lease; returns whether it held it to the end.
 
-        Raises StoreUnavailable.
+        Raises StoreUnavailable, TimeoutError.
         """
-        clock = asyncio.get_running_loop().time
-        began_s, self.round_s = clock(), 0.0
+        began_s, self.round_s = self._clock(), 0.0
         if not await self.singleton_lease.renew():
-            self._reader.forget()
-            self._reader.forget_logs()
-            self._first_places.clear()
+            self._forget()
             return False
         try:
             return await self._sample_all(began_s)
         except BaseException:
-            self._reader.forget_logs()
+            self._forget()
             raise
 
+    def _forget(self) -> None:
+        """Read everything again in the next round: another broker may take the notes of changes."""
+        self._reader.forget()
+        self._resting.forget()
+        self._first_places.clear()
+        if self._follows_changes:
+            self._follows_changes = False
+            unsubscribe_group_changes(self._store, self._resting.on_group_change)
+
     async def _sample_all(self, began_s: float) -> bool:
-        """One round; False if the lease was lost meanwhile. Raises StoreUnavailable."""
-        clock = asyncio.get_running_loop().time
-        await self._reader.begin_round(self.singleton_lease.now_ms)
+        """One round; False if the lease was lost meanwhile. Raises StoreUnavailable, TimeoutError."""
+        if not self._follows_changes:
+            self._follows_changes = True
+            await subscribe_group_changes(self._store, self._resting.on_group_change)
+        self._resting.begin_round(*await self._reader.begin_round(self.singleton_lease.now_ms))
         groups = await self._groups()
         if self._reported is not None:
             self._reported.begin(groups, self.singleton_lease.now_ms)
-        for start in range(0, len(groups), _GROUPS_AT_ONCE):
-            due_s = began_s + _BUSY * self._interval_ms / 1000 * start / len(groups)
-            await asyncio.sleep(max(due_s - clock(), 0))
-            if start and not await self.singleton_lease.renew():
-                self._reader.forget_logs()
+        resting = [one for ref in groups if (one := self._resting.get(ref)) is not None]
+        await self._report_resting(began_s, resting, len(groups))
+        due = [ref for ref in groups if self._resting.get(ref) is None]
+        for start in range(0, len(due), _GROUPS_AT_ONCE):
+            await self._until(began_s, len(resting) + start, len(groups))
+            if start + len(resting) and not await self.singleton_lease.renew():
+                self._forget()
                 return False
-            await self._sample_some(groups[start : start + _GROUPS_AT_ONCE])
+            await self._sample_some([group_of(self._store, ref) for ref in due[start : start + _GROUPS_AT_ONCE]])
         if self._reported is not None:
             await self._reported.end(self._reader)
-        self.round_s = clock() - began_s
+        self.round_s = self._clock() - began_s
         return True
 
-    async def _groups(self) -> list[GroupKeys]:
+    async def _until(self, began_s: float, done: int, count: int) -> None:
+        """Spread a round over the interval."""
+        due_s = began_s + _BUSY * self._interval_ms / 1000 * done / count
+        await asyncio.sleep(max(due_s - self._clock(), 0))
+
+    async def _groups(self) -> list[str]:
         """All groups, ordered so that groups of one log are adjacent and share its read."""
         shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
         listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
-        groups = [group_of(self._store, name.decode()) for names in listed for name in names]
-        self._reader.forget(but=[keys.ref for keys in groups])
-        first, self._first_places = self._first_places, {}
-        return sorted(groups, key=lambda keys: (first.get(keys.ref, ("", 0)), keys.ref))
+        groups = [name.decode() for names in listed for name in names]
+        self._reader.forget_groups(but=groups)
+        self._first_places = {ref: self._first_places[ref] for ref in groups if ref in self._first_places}
+        return sorted(groups, key=lambda ref: (self._first_places.get(ref, ("", 0)), ref))
+
+    async def _report_resting(self, began_s: float, resting: list[RestingGroup], count: int) -> None:
+        """Groups that are as they were last read: they cost Redis nothing."""
+        if self._reported is None:
+            return
+        now_ms = self.singleton_lease.now_ms
+        for start in range(0, len(resting), _RESTING_AT_ONCE):
+            await self._until(began_s, start, count)
+            for one in resting[start : start + _RESTING_AT_ONCE]:
+                self._reported.group(one.group, one.owners, one.log_ends(now_ms))
 
     async def _sample_some(self, some: list[GroupKeys]) -> None:
         """Read commits before log ends, so that no committed offset exceeds the reported end."""
         read = await asyncio.gather(*map(self._reader.group, some))
         groups = [group for group in read if group is not None]
-        self._first_places |= {group.keys.ref: min(group.commits) for group in groups if group.commits}
+        self._first_places |= {group.name.ref: min(group.commits) for group in groups if group.commits}
         log_ends = await self._reader.read_log_ends(groups)
         owners = await asyncio.gather(*map(self._reader.owners, groups))
         entries: list[list[Arg]] = []
         for group, owned in zip(groups, owners, strict=True):
             entries += _entries(group, owned, log_ends)
+            self._resting.add(group, owned, log_ends)
             if self._reported is not None:
                 self._reported.group(group, owned, log_ends)
         lag = self._store.cluster_keys.lag
@@ -170,9 +208,9 @@ class LagSampler:
 def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
     fields: list[Arg] = []
     for place, (offset, committed_at) in group.commits.items():
-        status = log_ends.get((group.keys.org, place))
+        status = log_ends.get((group.name.org, place))
         if status is not None:
             lag, owner = group.lag(place, status), owned.get(place, "")
             fields += (offset_field(*place), sample_text(offset, committed_at, status, lag, owner))
     size = 2 * _PARTITIONS_PER_ENTRY_MAX
-    return [["group", group.keys.ref, *fields[at : at + size]] for at in range(0, len(fields), size)]
+    return [["group", group.name.ref, *fields[at : at + size]] for at in range(0, len(fields), size)]

@@ -59,6 +59,7 @@ class ClusterKeys:
     topic_changes: str = field(init=False)  # pub/sub channel: <version> <org>/<topic>
     upkeep: str = field(init=False)  # zset: due retention work, score = Redis ms
     changed_logs: str = field(init=False)  # zset, scores unused: logs that changed since the last lag samples
+    changed_groups: str = field(init=False)  # zset, scores unused: groups whose offsets changed since the last samples
     compactions: str = field(init=False)  # hash: <org>/<topic>:<p>:<topic id> -> state of a requested compaction
     compaction_requests: str = field(init=False)  # pub/sub channel: compactions were requested
     producer_ids: str = field(init=False)  # string: <next producer id> <replication id of the last server>
@@ -92,6 +93,7 @@ class ClusterKeys:
             ("topic_changes", "topic-changes"),
             ("upkeep", "upkeep"),
             ("changed_logs", "changed-logs"),
+            ("changed_groups", "changed-groups"),
             ("compactions", "compactions"),
             ("compaction_requests", "compaction-requests"),
             ("producer_ids", "producer-ids"),

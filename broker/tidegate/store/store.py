@@ -19,6 +19,7 @@ from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.cached_keys import CachedKeys
+from tidegate.store.changed_groups import ChangedGroups
 from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.loaded_scripts import REMOVE_INTERVAL_MS, LoadedScripts, on_script_loaded
@@ -41,7 +42,6 @@ logger = structlog.get_logger()
 _FAILURES_LOGGED_EVERY_S: Final = 1.0
 _START_SLACK_S: Final = 0.2
 """Added to the connect timeout, so that an attempt that times out can report its reason."""
-
 _CHECK_INTERVAL_S: Final = 0.02
 _KEYS_TRIED: Final = 2_000
 """Numbered keys tried until one is at the node; enough, most likely, for a node with 1 slot in 1,000."""
@@ -64,6 +64,7 @@ class Store:
         self.cluster: RedisCluster | None = None
         self.loaded_scripts = LoadedScripts(lambda: self.nodes)
         self.wrong_types = WrongTypes(self.prefix, self.send)
+        self.changed_groups = ChangedGroups(self.send, self.cluster_keys, settings.lag_sample_interval_ms)
         names = CachedKeys(settings.key_prefix, settings.coordinator_shards, shares_of(settings.memory_max).key_names)
         self.group_keys, self.log_keys = names.of_group, names.of_log
         self.on_moved: list[Callable[[], None]] = []
@@ -209,6 +210,7 @@ class Store:
 
     async def close(self) -> None:
         """Close every lane."""
+        self.changed_groups.flush()
         await self._loops.close()
         if self.cluster is not None:
             await self.cluster.close()

@@ -18,6 +18,8 @@ from tidegate.log.state import LogOffsets
 from tidegate.records.batch import Batch
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
+from tidegate.store.changed_groups import ChangedGroups
+from tidegate.store.keys import ClusterKeys
 from tidegate.store.redis_clock import RedisClock
 
 SETTINGS = Settings()
@@ -139,7 +141,8 @@ class FakeBroker:
         nothing: Any = None
         alone = SimpleNamespace(node_id=1, rack=None, endpoint=lambda listener: ("h", 9092))
         lease: Any = SimpleNamespace(nameable=lambda listener: [alone])
-        clock_only: Any = SimpleNamespace(clock=RedisClock(), pubsub=None)
+        changed = ChangedGroups(lambda args, on_reply: None, ClusterKeys("tidegate"), 0)
+        clock_only: Any = SimpleNamespace(clock=RedisClock(), pubsub=None, changed_groups=changed)
         catalog: Any = SimpleNamespace(
             record_topics=0,
             version=1,

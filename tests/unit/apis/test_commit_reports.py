@@ -47,8 +47,8 @@ class Reported:
     """One way of reporting, and what came of it."""
 
     def __init__(self, at_once: bool) -> None:
-        self.usage, self.mirror = Usage(), FakeMirror()
-        self.reports = CommitReports(self.usage, self.mirror)  # type: ignore[arg-type]
+        self.usage, self.mirror, self.changed = Usage(), FakeMirror(), list[str]()
+        self.reports = CommitReports(self.usage, self.mirror, self.changed.append)  # type: ignore[arg-type]
         self.at_once = at_once
 
     def add(self, group: str, client_id: str, partitions: Any, offsets: list[int]) -> None:

@@ -44,6 +44,7 @@ KINDS: Final = (
     Kind("topic-names", f"{_CLUSTER}topic-names", "hash", "name with . as _ -> the topic that has it"),
     Kind("topic-configs", f"{_CLUSTER}topic:<org>:<topic>", "hash", "configs of the topic that differ from defaults"),
     Kind("changed-logs", f"{_CLUSTER}changed-logs", "zset", "partitions that changed since the last lag samples"),
+    Kind("changed-groups", f"{_CLUSTER}changed-groups", "zset", "groups that changed since the last lag samples"),
     Kind("compactions", f"{_CLUSTER}compactions", "hash", "partition -> state of its requested compaction"),
     Kind("upkeep", f"{_CLUSTER}upkeep", "zset", "partition -> when its retention is due"),
     Kind("producer-ids", f"{_CLUSTER}producer-ids", "string", "next producer id, replication id of its primary"),
