@@ -188,6 +188,7 @@ class Broker:
             lambda: store.available, lambda: lease.held, lambda: not self.server.request_bytes.exhausted
         )
         self.health.loop_lag_s = lambda: self._lag.worst_s
+        self.health.runs_functions = lambda: store.loaded_scripts.are_functions
         if host is not None:
             self.health.others_not_ready = host.others_not_ready
         self._lag_sampler = lag_sampler(store, settings, self.catalog, lease)

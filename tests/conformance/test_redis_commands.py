@@ -93,6 +93,7 @@ async def test_check(cluster: Cluster) -> None:
 
     assert "redis-persistence" in [one["kind"] for one in found["findings"]]
     assert found["servers"][0]["role"] == "master"
+    assert {one["scripts"] for one in found["servers"]} == {"functions"}
     assert len(found["cluster_id"]) == 22
 
 

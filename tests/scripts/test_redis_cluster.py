@@ -20,13 +20,15 @@ from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
 from tidegate.errors import NotEnoughReplicasAfterAppend, StoreUnavailable
+from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
+from tidegate.groups.expiry import EXPIRE_GROUP
 from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
-from tidegate.store.keys import ClusterKeys
+from tidegate.store.keys import ClusterKeys, GroupKeys
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure
-from tidegate.store.scripts import registered
+from tidegate.store.scripts import library, registered
 from tidegate.store.slots import key_slot
 from tidegate.store.store import Store
 
@@ -95,6 +97,65 @@ async def test_scripts_are_loaded_on_every_node_before_anything_else(store: Stor
     assert len(store.nodes) == 3
     for node in store.nodes:
         assert await node.control.call("SCRIPT", "EXISTS", *shas) == [1] * len(shas)
+
+
+# -- functions
+
+
+def library_count(sharded: Sharded, server: ValkeyServer) -> int:
+    return len(sharded.ask(server, "FUNCTION LIST", "LIBRARYNAME", library().name))
+
+
+def function_calls(sharded: Sharded, server: ValkeyServer) -> int:
+    """FCALLs that a server was asked for, failed ones too."""
+    with sharded.client(server) as client:
+        return int(client.info("commandstats").get("cmdstat_fcall", {}).get("calls", 0))
+
+
+def group_at(store: Store, sharded: Sharded, server: ValkeyServer) -> GroupKeys:
+    groups = (store.group_keys("default", f"group-{number}") for number in range(1_000))
+    return next(keys for keys in groups if sharded.owner(keys.group) is server)
+
+
+async def expire_nothing(store: Store, keys: GroupKeys) -> None:
+    """Run a function: the group does not exist."""
+    args = group_script_args(store, keys, "1")
+    assert await store.run(EXPIRE_GROUP, group_script_keys(keys), *args) == [-1]
+
+
+async def test_functions_that_one_node_lost_run_as_scripts_and_are_loaded_again(sharded: Sharded, store: Store) -> None:
+    await until(lambda: store.loaded_scripts.are_functions)
+    for server in sharded.servers:
+        keys, node = group_at(store, sharded, server), store.node(group_at(store, sharded, server).group)
+        others = [one for one in store.nodes if one is not node]
+        sharded.ask(server, "FUNCTION FLUSH", "SYNC")
+        sharded.ask(server, "SCRIPT FLUSH", "SYNC")
+
+        await asyncio.gather(*(expire_nothing(store, keys) for _ in range(20)))
+
+        await until(lambda node=node: node.has_functions)  # type: ignore[misc]
+        assert library_count(sharded, server) == 1
+        assert all(one.has_functions for one in others)
+        called = function_calls(sharded, server)
+        await expire_nothing(store, keys)
+        assert function_calls(sharded, server) == called + 1
+
+
+async def test_functions_follow_a_group_to_a_node_that_lacks_them(sharded: Sharded, store: Store, slot: int) -> None:
+    await until(lambda: store.loaded_scripts.are_functions)
+    keys = next(
+        one for one in (store.group_keys("default", f"g-{n}") for n in range(1_000)) if key_slot(one.group) == slot
+    )
+    target = elsewhere(sharded, slot)
+    sharded.ask(target, "FUNCTION FLUSH", "SYNC")
+    sharded.ask(target, "SCRIPT FLUSH", "SYNC")
+    await asyncio.to_thread(sharded.move, slot, target)
+
+    await expire_nothing(store, keys)  # MOVED, then by EVALSHA
+    await until(lambda: port_of(store, keys.group) == target.port)
+    await expire_nothing(store, keys)  # the function is not found
+
+    await until(lambda: store.node(keys.group).has_functions and library_count(sharded, target) == 1)
 
 
 async def test_message_published_at_any_node_is_received(sharded: Sharded, store: Store) -> None:
@@ -275,6 +336,9 @@ async def test_replica_that_takes_over_is_found() -> None:
             await store.wait_up(MOVING)
             assert await store.command("GET", MOVING) == b"kept"
             assert port_of(store, MOVING) != died.port
+            await until(lambda: store.loaded_scripts.are_functions)
+            await expire_nothing(store, group_at(store, own, own.owner(MOVING)))
+            assert library_count(own, own.owner(MOVING)) == 1
             assert store.outage.recently_recovered
         finally:
             await store.close()

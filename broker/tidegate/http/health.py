@@ -32,6 +32,8 @@ class Health:
     """Longest delay of the event loop in the last 10 s."""
     others_not_ready: Callable[[], list[str]] = list
     """What else is not ready where this process's admin HTTP answers for several."""
+    runs_functions: Callable[[], bool] = lambda: False
+    """Whether every primary of Redis runs the scripts of groups as functions; some run them by EVALSHA otherwise."""
     listening: bool = False
     draining: bool = False
 

@@ -59,9 +59,11 @@ async def live(request: web.Request) -> web.Response:
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when a new client would be served, else 503 with the reasons."""
-    reasons = request.app[HEALTH].reasons()
-    return web.json_response({"ready": not reasons, "reasons": reasons}, status=503 if reasons else 200)
+    """200 when a new client would be served, else 503 with the reasons. How scripts are run changes neither."""
+    health = request.app[HEALTH]
+    reasons, scripts = health.reasons(), "functions" if health.runs_functions() else "evalsha"
+    body = {"ready": not reasons, "reasons": reasons, "redis_scripts": scripts}
+    return web.json_response(body, status=503 if reasons else 200)
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:

@@ -178,6 +178,25 @@ def test_redis_problems_are_reported(info: dict[str, Any], kind: str, severity: 
     assert {name: one.severity for name, one in redis_kinds(**info).items()} == {kind: severity}
 
 
+@pytest.mark.parametrize(
+    ("libraries", "state", "kinds"),
+    [
+        ((), "serving", ["redis-functions"]),
+        ((), "draining", []),
+        (None, "serving", []),
+        (("tidegate_1",), "serving", []),
+    ],
+)
+def test_redis_without_functions_of_serving_brokers(
+    libraries: tuple[str, ...] | None, state: str, kinds: list[str]
+) -> None:
+    server = Server("redis:6379", GOOD, "", (0.2,), libraries)
+    lease = Lease(1, state, 10, {})
+    probe = RedisProbe("redis://redis", "tidegate", servers=(server,), cluster_id=MINE, leases=(lease,))
+
+    assert [one.kind for one in redis_checks.judge(probe, MINE)] == kinds
+
+
 def test_redis_of_another_cluster() -> None:
     empty = RedisProbe("redis://redis", "tidegate")
 

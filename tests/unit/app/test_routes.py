@@ -19,13 +19,17 @@ async def test_readiness_not_ready_gives_the_reason() -> None:
     answer = await routes.ready(make_mocked_request("GET", "/health/ready", app=app))
 
     assert answer.status == 503
-    assert json.loads(answer.text or "") == {"ready": False, "reasons": ["redis is not reachable", "draining"]}
+    reasons = ["redis is not reachable", "draining"]
+    assert json.loads(answer.text or "") == {"ready": False, "reasons": reasons, "redis_scripts": "evalsha"}
 
 
 async def test_ready_broker_is_200() -> None:
-    app = routes.application(Health(lambda: True, lambda: True, listening=True))
+    app = routes.application(Health(lambda: True, lambda: True, runs_functions=lambda: True, listening=True))
 
-    assert (await routes.ready(make_mocked_request("GET", "/health/ready", app=app))).status == 200
+    answer = await routes.ready(make_mocked_request("GET", "/health/ready", app=app))
+
+    assert answer.status == 200
+    assert json.loads(answer.text or "") == {"ready": True, "reasons": [], "redis_scripts": "functions"}
 
 
 async def test_broker_is_live_without_redis() -> None:

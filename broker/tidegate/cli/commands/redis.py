@@ -79,6 +79,7 @@ _SERVERS = [
     Column("policy", "EVICTION"),
     Column("aof", "AOF", lambda value: "on" if value else "off"),
     Column("replicas", "REPLICAS", right=True),
+    Column("scripts", "SCRIPTS", lambda value: value or "unknown"),
     Column("median_ping_ms", "PING MS", right=True),
 ]
 

@@ -57,6 +57,7 @@ KINDS: Final = {
     "redis-rights": "the user may not do what brokers do",
     "redis-no-lua": "the server has no Lua engine (a module of Valkey 9.1)",
     "redis-active-active": "an Active-Active database, which Tidegate cannot use",
+    "redis-functions": "the scripts of groups run by EVALSHA, not as functions",
     "redis-latency": "Redis answers slowly from here",
     "group-not-stable": "members of a KIP-848 group have not reached their assignment for 5 minutes",
     "dead-letters-late": "failed records of a share group have waited for their dead-letter topic for a minute",

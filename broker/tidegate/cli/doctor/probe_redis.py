@@ -21,6 +21,7 @@ from tidegate.cli.places import RedisServer
 from tidegate.cluster.server_check import PROBE_RIGHTS, flavour_of
 from tidegate.store.addresses import without_password
 from tidegate.store.keys import ClusterKeys
+from tidegate.store.scripts import LIBRARY_PREFIX
 
 COVERAGE: Final = "cluster-require-full-coverage"
 _PINGS: Final = 20
@@ -35,6 +36,8 @@ class Server:
     info: Mapping[str, str]
     rights: str
     latencies_ms: tuple[float, ...]
+    libraries: tuple[str, ...] | None = None
+    """Libraries of our functions, one for each version of the brokers; None where the user may not list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ def facts(server: Server) -> dict[str, Any]:
         "policy": server.info.get("maxmemory_policy"),
         "aof": server.info.get("aof_enabled") == "1",
         "replicas": int(server.info.get("connected_slaves", 0)),
+        "scripts": None if server.libraries is None else "functions" if server.libraries else "evalsha",
         "median_ping_ms": round(statistics.median(server.latencies_ms), 2),
     }
 
@@ -89,7 +93,8 @@ def _server(name: str, client: Any, probe: str) -> Server:
     if info.get("cluster_enabled") == "1":
         with suppress(redis.ResponseError):  # brokers' users may lack the right
             info |= client.config_get(COVERAGE)
-    return Server(name, info, _rights(client, probe), tuple(_timed(client) for _ in range(_PINGS)))
+    pings = tuple(_timed(client) for _ in range(_PINGS))
+    return Server(name, info, _rights(client, probe), pings, _libraries(client))
 
 
 def _probe(client: Any, server: str, prefix: str) -> str:
@@ -109,6 +114,15 @@ def _rights(client: Any, probe: str) -> str:
         reported_text = str(error).split(" script:")[0].splitlines()[0]
         return "" if reported_text.startswith(("MOVED", "READONLY")) else reported_text
     return ""
+
+
+def _libraries(client: Any) -> tuple[str, ...] | None:
+    try:
+        found = client.execute_command("FUNCTION LIST", "LIBRARYNAME", f"{LIBRARY_PREFIX}*")
+    except redis.ResponseError:
+        return None
+    names = (one[b"library_name"] if isinstance(one, dict) else one[one.index(b"library_name") + 1] for one in found)
+    return tuple(sorted(name.decode() for name in names))
 
 
 def _timed(client: Any) -> float:
