@@ -135,11 +135,7 @@ class FetchSet:
             return
         if wanted.stop_listening is None:
             wanted.stop_listening = log_ends.listen(log, wanted, self)
-        known = log.known()
-        if known is None or (known.high_watermark, known.log_start_offset) != (
-            result.high_watermark,
-            result.log_start_offset,
-        ):
+        if not log.has_offsets(result.high_watermark, result.log_start_offset):
             self.due[wanted] = None
             if self.waiter is not None:
                 self.waiter.wake()

@@ -167,6 +167,8 @@ class PartitionNews:
     def _is_committed(self, connection: Connection, offset: int) -> bool:
         """Whether an unwritten commit of the client's group is above `offset`, or rewound from above it."""
         committed, rewound = self._news[-1].committed, self._news[-1].rewound
+        if not committed:
+            return False
         owned = self.owners.get(connection[:2])
         commits = committed.values() if owned is None else [committed.get(one.group_id, [-1]) for one in owned]
         return any(offset < highest for highest, *_ in commits) or (

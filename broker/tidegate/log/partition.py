@@ -114,6 +114,11 @@ class PartitionLog(CachedLog):
         """The cached offsets, without I/O; None until a state is loaded."""
         return self.view.known() if self.view is not None else None
 
+    def has_offsets(self, high_watermark: int, log_start: int) -> bool:
+        """Whether the cached offsets are these."""
+        view = self.view
+        return view is not None and view.high_watermark == high_watermark and view.log_start == log_start
+
     async def ensure(self) -> LogOffsets:
         """Load the state if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
         return (await self.load()).known()

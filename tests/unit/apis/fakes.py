@@ -102,6 +102,9 @@ class FakeLog:
     def known(self) -> LogOffsets:
         return LogOffsets(self.end, self.end, self.start, self.end, self.epoch, self.start, self.epoch)
 
+    def has_offsets(self, high_watermark: int, log_start: int) -> bool:
+        return (self.end, self.start) == (high_watermark, log_start)
+
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         return epoch, self.end
 

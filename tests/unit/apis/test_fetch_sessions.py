@@ -158,14 +158,14 @@ class FakeLog:
 
     def __init__(self) -> None:
         self.listeners: list[Any] = []
-        self.offsets = SimpleNamespace(high_watermark=5, log_start_offset=0)
+        self.high_watermark = 5
 
     def on_change(self, listener: Any) -> Any:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
 
-    def known(self) -> Any:
-        return self.offsets
+    def has_offsets(self, high_watermark: int, log_start: int) -> bool:
+        return (self.high_watermark, 0) == (high_watermark, log_start)
 
 
 def test_listening_never_misses_what_happened_since_the_read():
@@ -178,7 +178,7 @@ def test_listening_never_misses_what_happened_since_the_read():
     wanted.result = FetchPartition(0, 0, 5, 5, 0)
     fetch_set.listen(wanted, ends)
     assert not fetch_set.due and len(log.listeners) == 1
-    log.offsets.high_watermark = 6
+    log.high_watermark = 6
     fetch_set.listen(wanted, ends)
     assert list(fetch_set.due) == [wanted] and len(log.listeners) == 1
     fetch_set.close()

@@ -85,6 +85,11 @@ class RecordReader:
         """As `RecordLog.known`."""
         return self._log.known()
 
+    def has_offsets(self, high_watermark: int, log_start: int) -> bool:
+        """As `PartitionLog.has_offsets`."""
+        known = self._log.known()
+        return known is not None and (known.high_watermark, known.log_start_offset) == (high_watermark, log_start)
+
     async def ensure(self) -> LogOffsets:
         """As `RecordLog.ensure`."""
         return await self._log.ensure()
