@@ -30,7 +30,7 @@ logger = structlog.get_logger()
 COOKIE: Final = "tidegate_login"
 LOGIN_S: Final = 600
 """How long somebody may take to log in at the issuer."""
-_TIMEOUT: Final = aiohttp.ClientTimeout(total=10)
+_TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _DISCOVERY_MAX_AGE_S: Final = 3_600.0
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -162,7 +162,7 @@ class OpenIdLogin:
     async def _asked(self, method: str, url: str, **values: Any) -> dict[str, Any]:
         try:
             async with (
-                aiohttp.ClientSession(timeout=_TIMEOUT) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as session,
                 session.request(method, url, allow_redirects=False, **values) as answer,
             ):
                 if answer.status != 200:

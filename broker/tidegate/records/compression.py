@@ -2,15 +2,15 @@
 
 A small batch can expand to terabytes. The output buffer therefore has a fixed size, grown by retrying up to the bound;
 nothing is written beyond it. Source: Kafka's CompressionType, snappy-java's SnappyOutputStream (xerial framing).
+The codecs are imported by the first compressed batch: they take 1.5 MB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
 from typing import Any, Final
-
-import cramjam
 
 from tidegate.errors import CorruptMessage
 from tidegate.records.batch import Codec
@@ -23,12 +23,6 @@ _FIRST_GUESS: Final = 64 * 1024
 _GUESS_FACTOR: Final = 4
 _OUTPUT_FULL: Final = "failed to write whole buffer"
 
-_INTO: Final[dict[int, Callable[[Any, Any], int]]] = {
-    Codec.GZIP: cramjam.gzip.decompress_into,
-    Codec.LZ4: cramjam.lz4.decompress_into,
-    Codec.ZSTD: cramjam.zstd.decompress_into,
-}
-
 
 class RecordsTooLarge(CorruptMessage):
     """The decompressed records exceed the caller's bound."""
@@ -36,26 +30,41 @@ class RecordsTooLarge(CorruptMessage):
 
 def _lz4_frame(data: bytes | memoryview, level: int | None = None) -> Any:
     """An lz4 frame of independent blocks: Java clients refuse others. Source: Kafka's Lz4BlockOutputStream.FLG."""
+    import cramjam
+
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))
     return compressor.finish()
 
 
-_COMPRESS: Final[dict[int, Callable[..., Any]]] = {
-    Codec.GZIP: cramjam.gzip.compress,
-    Codec.LZ4: _lz4_frame,
-    Codec.ZSTD: cramjam.zstd.compress,
-}
+@cache
+def _decompressors() -> dict[int, Callable[[Any, Any], int]]:
+    import cramjam
+
+    return {
+        Codec.GZIP: cramjam.gzip.decompress_into,
+        Codec.LZ4: cramjam.lz4.decompress_into,
+        Codec.ZSTD: cramjam.zstd.decompress_into,
+    }
+
+
+@cache
+def _compressors() -> dict[int, Callable[..., Any]]:
+    import cramjam
+
+    return {Codec.GZIP: cramjam.gzip.compress, Codec.LZ4: _lz4_frame, Codec.ZSTD: cramjam.zstd.compress}
 
 
 def decompress(codec: int, data: bytes | memoryview, bytes_max: int) -> bytes | memoryview:
     """The records of an area, at most `bytes_max` bytes. Raises CorruptMessage."""
     if codec == Codec.NONE:
         return data
+    import cramjam
+
     try:
         if codec == Codec.SNAPPY:
             return _unsnap(data, bytes_max)
-        return _inflate(_INTO[codec], data, bytes_max)
+        return _inflate(_decompressors()[codec], data, bytes_max)
     except KeyError as error:
         raise CorruptMessage(f"unknown compression codec {codec}") from error
     except cramjam.DecompressionError as error:
@@ -63,6 +72,8 @@ def decompress(codec: int, data: bytes | memoryview, bytes_max: int) -> bytes | 
 
 
 def _inflate(into: Callable[[Any, Any], int], data: bytes | memoryview, bytes_max: int) -> memoryview:
+    import cramjam
+
     size = min(max(_FIRST_GUESS, _GUESS_FACTOR * len(data)), bytes_max)
     source = bytes(data)
     while True:
@@ -97,6 +108,8 @@ def _unsnap(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _unsnap_block(data: bytes | memoryview, bytes_max: int) -> bytes:
+    import cramjam
+
     block = bytes(data)
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
         raise RecordsTooLarge(f"the records of the batch are larger than {bytes_max} bytes")
@@ -108,7 +121,10 @@ def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> 
     if codec == Codec.NONE:
         return bytes(data)
     if codec != Codec.SNAPPY:
-        return bytes(_COMPRESS[codec](data, level) if level is not None else _COMPRESS[codec](data))
+        compressor = _compressors()[codec]
+        return bytes(compressor(data, level) if level is not None else compressor(data))
+    import cramjam
+
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))

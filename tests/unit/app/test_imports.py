@@ -26,9 +26,9 @@ sys.argv = ["tidegate", "serve", "--port", "0", "--admin-port", "0", "--redis-ur
 __main__.main()
 """
 """A broker that reports its modules in place of opening its ports; `more` is what it imports beforehand."""
-FOREIGN_MODULES_MAX: Final = 425
+FOREIGN_MODULES_MAX: Final = 420
 """Of other packages and Python itself (3.11; 90 of them before its first line): about 1 ms and 50 kB each."""
-ADMIN_FOREIGN_MODULES_MAX: Final = 535
+ADMIN_FOREIGN_MODULES_MAX: Final = 510
 SCHEMAS_PER_API_MAX: Final = 4
 """Modules of kio for one API: the newest request and response, and what holds them."""
 
@@ -57,9 +57,9 @@ def test_imports_before_the_port_is_open_nothing_that_can_wait(valkey: ValkeySer
 
     # redis-py (sentinels, TLS) takes opentelemetry and cryptography with it
     assert "tidegate.apis.produce" in loaded
-    assert not packages(loaded) & {
-        "aiohttp", "attr", "click", "cryptography", "greenlet", "hypothesis", "jinja2", "jwt", "opentelemetry",
-        "pyarrow", "pygments", "pytest", "redis", "rich", "textual", "typer", "yarl",
+    assert not packages(loaded - {"aiohttp"}) & {  # its name alone: `startup.prepare`
+        "aiohttp", "attr", "click", "cramjam", "cryptography", "greenlet", "hypothesis", "jinja2", "jwt",
+        "opentelemetry", "pyarrow", "pygments", "pytest", "redis", "rich", "textual", "typer", "yarl",
     }  # fmt: skip
     assert not {name for name in loaded if name.startswith(("tidegate.http.", "tidegate.cli."))} - {
         "tidegate.cli.options", "tidegate.http.health",
@@ -72,8 +72,25 @@ def test_imports_of_the_admin_http_leave_out_the_command_line(valkey: ValkeyServ
     loaded = imported(valkey, "import tidegate.http.routes")
 
     assert "aiohttp.web" in loaded
+    assert not loaded & {"aiohttp.client", "aiohttp.connector", "aiohttp.tracing"}  # 4 MB
+    assert "aiohappyeyeballs" not in loaded
     assert not packages(loaded) & {"click", "cryptography", "hypothesis", "jinja2", "redis", "rich", "textual", "typer"}
     assert len(foreign(loaded)) <= ADMIN_FOREIGN_MODULES_MAX
+
+
+def test_import_of_the_http_client_is_put_off_until_it_is_used() -> None:
+    code = """
+import sys
+from tidegate import startup
+startup.prepare()
+from aiohttp import hdrs, web
+import aiohttp
+assert "aiohttp.client" not in sys.modules
+assert aiohttp.__version__ and not hasattr(aiohttp, "__nothing__")
+assert aiohttp.ClientSession is sys.modules["aiohttp.client"].ClientSession
+assert issubclass(aiohttp.ClientError, Exception) and aiohttp.hdrs is hdrs and not hasattr(aiohttp, "nothing")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_imports_of_dev_are_the_standard_library() -> None:

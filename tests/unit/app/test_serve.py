@@ -110,9 +110,10 @@ def test_prepare_keeps_what_is_imported_already(monkeypatch: pytest.MonkeyPatch)
     thresholds = gc.get_threshold()
     monkeypatch.setattr(sys, "modules", {"rich": sys})
     monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(startup, "_defer_aiohttp_client", lambda: None)
     try:
         startup.prepare()
-        assert sys.modules == {"rich": sys, "greenlet": None, "hypothesis": None, "twisted": None}
+        assert sys.modules == {"rich": sys, "greenlet": None, "hypothesis": None, "snappy": None, "twisted": None}
         assert os.environ == {"PYDANTIC_DISABLE_PLUGINS": "1"}
         assert gc.get_threshold() == startup.GC_THRESHOLDS
     finally:
