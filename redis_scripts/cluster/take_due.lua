@@ -27,22 +27,24 @@ local function first_due()
   return redis.call("ZRANGEBYSCORE", deadlines, "(0", "+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
 end
 
-local stepped_back = 0
+local first, stepped_back = first_due(), 0
 local function leave_mark()
   local swept_at = -tonumber(redis.call("ZSCORE", deadlines, SWEEP.SWEPT) or 0)
-  if not first_due() then return swept_at > 0 and redis.call("ZREM", deadlines, SWEEP.SWEPT, SWEEP.RESUMED) end
+  if not first then return swept_at > 0 and redis.call("ZREM", deadlines, SWEEP.SWEPT, SWEEP.RESUMED) end
   if swept_at > 0 and now - swept_at > SWEEP.GAP_MS then mark(SWEEP.RESUMED) end
   if swept_at - now > STEP_MS then stepped_back = swept_at - now end
   if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEEP.SWEPT) end
 end
 if marks then leave_mark() end
 
-local until_late = string.format("%.0f", now - late_ms)
-local items = redis.call("ZRANGEBYSCORE", deadlines, "(0", until_late, "LIMIT", 0, items_max)
-for _, item in ipairs(items) do
-  redis.call("ZADD", deadlines, string.format("%.0f", now + hold_ms), item)
+local items = {}
+if first and tonumber(first) <= now - late_ms then
+  items = redis.call("ZRANGEBYSCORE", deadlines, "(0", string.format("%.0f", now - late_ms), "LIMIT", 0, items_max)
+  for _, item in ipairs(items) do
+    redis.call("ZADD", deadlines, string.format("%.0f", now + hold_ms), item)
+  end
+  first = first_due()
 end
-local first = first_due()
 local reply = { ERROR.NONE, first and math.max(tonumber(first) + late_ms - now, 0) or -1, stepped_back }
 for _, item in ipairs(items) do reply[#reply + 1] = item end
 return reply
