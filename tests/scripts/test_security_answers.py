@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ from tests.scripts.test_security_scenarios import (
     _rule,
     listening,
 )
+from tests.support.samples import sample
 from tests.support.valkey import ValkeyServer
+from tests.support.versions import VERSIONS
 from tests.support.whole_broker import request
 from tests.support.wire import RawClient
+from tidegate.protocol.schemas import load_request_schema
 
 CREATE, DELETE, DESCRIBE, CLUSTER_ACTION = 5, 6, 8, 9
 NO_OPERATIONS = -(1 << 31)
@@ -190,6 +194,20 @@ async def test_offset_fetch_of_a_denied_group(listener: Listener, version: int) 
     group = {"kind": "OffsetFetchRequestGroup", "group_id": "g", "topics": [topic]}
     (answered,) = (await user.ask(request(9, version, groups=[group]))).groups
     assert (answered.error_code, answered.topics) == (refused, ())
+
+
+@pytest.mark.parametrize("api_key", [1, 8, 9], ids=["Fetch", "OffsetCommit", "OffsetFetch"])
+async def test_every_version_is_judged(listener: Listener, api_key: int) -> None:
+    """Topics have names, names and ids, or ids alone."""
+    user = await _user(listener)
+    first, last = VERSIONS[api_key]
+    for version in range(first, last + 1):
+        asked = sample(load_request_schema(api_key, version))
+        if api_key == 1 and version >= 7:  # sessions
+            asked = replace(asked, session_id=0, session_epoch=-1)
+        answer = repr(await user.ask(asked))
+        assert "authorization_failed" in answer or "unknown_topic_id" in answer, version
+        assert "unknown_server_error" not in answer, version
 
 
 async def test_consumer_group_of_a_client_with_some_rights(listener: Listener) -> None:

@@ -16,17 +16,24 @@ NAMES_MAX: Final = 100
 """Requests with more topics or keys are judged each time."""
 _SOME: Final = slice(NAMES_MAX + 1)
 """Of more topics so many are compared, which no scope that is remembered has."""
+_name: Final = attrgetter("name")
+_fetched_name: Final = attrgetter("topic")
 _label: Final = attrgetter("name", "topic_id")
 _fetched_label: Final = attrgetter("topic", "topic_id")
-_produced_label: Final = itemgetter(0)
+"""Versions before topic ids have names alone: AttributeError then, which is cheaper than to look first."""
+_produced_name: Final = itemgetter(0)
 
 
 def _produce(request: Any) -> Hashable:
-    return request.transactional_id, tuple(map(_produced_label, request.topics[_SOME]))
+    return request.transactional_id, tuple(map(_produced_name, request.topics[_SOME]))
 
 
 def _commit(request: Any) -> Hashable:
-    return request.group_id, tuple(map(_label, request.topics[_SOME]))
+    topics = request.topics[_SOME]
+    try:
+        return request.group_id, tuple(map(_label, topics))
+    except AttributeError:
+        return request.group_id, tuple(map(_name, topics))
 
 
 def _offset_fetch(request: Any) -> Hashable:
@@ -36,12 +43,21 @@ def _offset_fetch(request: Any) -> Hashable:
         return None
     group = groups[0]
     topics = group.topics
-    return None if topics is None else (group.group_id, tuple(map(_label, topics[_SOME])))
+    if topics is None:
+        return None
+    try:
+        return group.group_id, tuple(map(_label, topics[_SOME]))
+    except AttributeError:
+        return group.group_id, tuple(map(_name, topics[_SOME]))
 
 
 def _fetch(request: Any) -> Hashable:
     """Of a session only its topics that are new; a change of rules ends it, so it is not in the scope."""
-    return request.session_epoch > 0, tuple(map(_fetched_label, request.topics[_SOME]))
+    topics = request.topics[_SOME]
+    try:
+        return request.session_epoch > 0, tuple(map(_fetched_label, topics))
+    except AttributeError:
+        return request.session_epoch > 0, tuple(map(_fetched_name, topics))
 
 
 _group: Final = attrgetter("group_id")
