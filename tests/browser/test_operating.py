@@ -158,7 +158,7 @@ async def test_login_wrong_password_shows_the_error_right_one_leads_back(reader:
     await page.get_by_role("link", name="Log in", exact=True).click()
     await page.get_by_label("Password or token").fill("wrong")
     await page.get_by_role("button", name="Log in").click()
-    await expect(page.get_by_role("alert")).to_contain_text("do not fit")
+    await expect(page.get_by_role("alert")).to_contain_text("Wrong name or password")
 
     await page.get_by_label("Password or token").fill(SETTINGS["TIDEGATE_ADMIN_OPERATOR_PASSWORD"])
     await page.get_by_role("button", name="Log in").click()
