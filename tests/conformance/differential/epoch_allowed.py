@@ -50,7 +50,7 @@ def _initialisation(difference: Difference) -> bool:
 
 
 def _sharers(difference: Difference) -> bool:
-    """Whether each member has as many partitions as at Kafka, and together they have the same."""
+    """Whether as many members as at Kafka have one partition, two and so on, and together they have the same."""
     if difference.api != "ShareGroupDescribe" or ".assignment." not in difference.path:
         return False
     kafka, tidegate = (
@@ -64,8 +64,12 @@ def _sharers(difference: Difference) -> bool:
         }
         for whole in difference.whole
     )
-    counts = [{name: len(some) for name, some in members.items()} for members in (kafka, tidegate)]
-    return counts[0] == counts[1] and set().union(*kafka.values()) == set().union(*tidegate.values())
+    counts = [sorted(map(len, members.values())) for members in (kafka, tidegate)]
+    return (
+        counts[0] == counts[1]
+        and kafka.keys() == tidegate.keys()
+        and set().union(*kafka.values()) == set().union(*tidegate.values())
+    )
 
 
 def _unwritten_start(difference: Difference) -> bool:
