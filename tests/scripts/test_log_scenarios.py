@@ -97,7 +97,8 @@ async def test_log_28_malformed_record_sets(brokers: Brokers) -> None:
     good = _batch()
     malformed = [good + good, _changed(good, 16, ">b", 1), b"", good[:-3], _changed(good, 0, ">q", 7)]
     assert await _codes(brokers, malformed) == [E.invalid_record] * 5
-    assert await _codes(brokers, [_changed(good, 8, ">i", 10)]) == [E.corrupt_message]
+    corrupt = [_changed(good, 16, ">b", 3), _changed(good, 8, ">i", 10)]
+    assert await _codes(brokers, corrupt) == [E.corrupt_message] * 2
     assert await _codes(brokers, [good], acks=2) == [E.invalid_required_acks]
     assert (await brokers.fetch("t")).high_watermark == 0
 

@@ -48,6 +48,8 @@ CODEC_BITS: Final = 0x07
 _MAGIC_AT: Final = 16
 _LENGTH_AT: Final = 8
 _LENGTH_OVERHEAD: Final = 12
+_LENGTH_MIN: Final = 14
+"""Of a batch of any magic: `LegacyRecord.RECORD_OVERHEAD_V0`."""
 _LENGTH: Final = Struct(">i")
 _PLACE: Final = Struct(">qii")
 _PLACE_BYTES: Final = 16
@@ -103,13 +105,15 @@ class Batch:
     def parse(cls, buffer: Buffer) -> Batch:
         """The first batch of the buffer; bytes after it are ignored.
 
-        Raises InvalidRecord if there is no complete batch of magic 2, CorruptMessage if it is smaller than a header.
+        Raises InvalidRecord if there is no complete batch of magic 2, CorruptMessage if it is smaller than a header or
+        of a magic that no batch has.
         """
         available = len(buffer)
         if available <= _MAGIC_AT:
             raise InvalidRecord("no complete record batch")
         magic: int = buffer[_MAGIC_AT]
         if magic != MAGIC:
+            _check_length_and_magic(buffer)
             raise InvalidRecord(f"record batches of magic {magic} are not served, only {MAGIC}")
         size: int = _LENGTH.unpack_from(buffer, _LENGTH_AT)[0] + _LENGTH_OVERHEAD
         if size < HEADER_BYTES:
@@ -190,10 +194,20 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
 
 
 def _holds_batch(rest: memoryview) -> bool:
-    """Whether the bytes begin with a complete batch, of any magic."""
+    """Whether the bytes begin with a complete batch, of any magic. Raises CorruptMessage."""
     if len(rest) < _LENGTH_OVERHEAD:
         return False
+    _check_length_and_magic(rest)
     return bool(_LENGTH.unpack_from(rest, _LENGTH_AT)[0] + _LENGTH_OVERHEAD <= len(rest))
+
+
+def _check_length_and_magic(buffer: Buffer) -> None:
+    """Raises CorruptMessage for those of no batch, as ByteBufferLogInputStream.nextBatchSize does."""
+    (length,) = _LENGTH.unpack_from(buffer, _LENGTH_AT)
+    if length < _LENGTH_MIN:
+        raise CorruptMessage(f"a record batch of {length} bytes is smaller than any")
+    if len(buffer) > _MAGIC_AT and buffer[_MAGIC_AT] > MAGIC:
+        raise CorruptMessage(f"no record batch has magic {buffer[_MAGIC_AT]}")
 
 
 def _check_counts(batch: Batch, codec: int) -> None:
