@@ -27,6 +27,20 @@ TESTED: Final = (
     ),
     Tested(
         "Produce",
+        "a refused batch: `log_start_offset` is the log's",
+        "-1",
+        "clients read it of accepted batches only",
+        "scripts/test_log_scenarios.py::test_log_29_counts_and_control_bit",
+    ),
+    Tested(
+        "Produce",
+        "a batch with CreateTime that is sent again: its newest record time as `log_append_time`",
+        "-1, as the first time",
+        "the topic has no append time",
+        "scripts/test_log_scenarios.py::test_log_130_the_time_of_a_duplicate",
+    ),
+    Tested(
+        "Produce",
         "record offsets with gaps: stored as they are, in a compressed batch UNKNOWN_SERVER_ERROR",
         "INVALID_RECORD",
         "a consumer would skip the offsets between; the client learns which record is wrong",
