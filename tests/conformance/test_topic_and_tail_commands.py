@@ -213,7 +213,7 @@ async def test_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) ->
         other.kill()
 
     assert re.fullmatch(r"tidegate: \S+ is of cluster \S+, and the admin HTTP at \S+ of cluster \S+\n", mixed), mixed
-    named = rf"tidegate: cluster \S+ at \S+: broker {node} drains and ends\nnode {node} has left\n"
+    named = rf"tidegate: cluster \S+ at \S+, about to change: broker {node} drains and ends\nnode {node} has left\n"
     assert re.fullmatch(named, asked), asked
     assert unknown.splitlines()[-1].startswith("tidegate: node 77: ")
     assert unasked.splitlines()[-1].startswith("tidegate: ")

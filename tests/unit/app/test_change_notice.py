@@ -10,7 +10,7 @@ from tidegate.cli.change_notice import OtherCluster, confirm_change, require_sam
 from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.places import AdminHttp, Brokers
 
-NOTICE = "tidegate: cluster c at b:1: broker 2 drains and ends\n"
+NOTICE = "tidegate: cluster c at b:1, about to change: broker 2 drains and ends\n"
 
 
 @pytest.fixture
