@@ -253,6 +253,10 @@ async def test_log_115_scram_admin(listener: Listener) -> None:
     answer = await admin.ask(request(50, 0, users=names))
     found = {one.user: (one.error_code, len(one.credential_infos)) for one in answer.results}
     assert found == {"new": (E.duplicate_resource, 0), "zz": (E.resource_not_found, 0), "u": (NONE, 2)}
+    for users in (None, []):
+        answer = await admin.ask(request(50, 0, users=users))
+        found = {one.user: (one.error_code, len(one.credential_infos)) for one in answer.results}
+        assert (found["u"], found["new"]) == ((NONE, 2), (NONE, 1))
 
 
 # -- access rules

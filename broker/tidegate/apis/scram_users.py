@@ -44,7 +44,7 @@ async def describe_user_scram_credentials(call: Call, request: DescribeUserScram
     listed = {user.name: user for user in await security.users.all() if user.org == call.org and user.credentials}
     names = [one.name for one in request.users or ()]
     results = []
-    for name, times in Counter(names or listed).items():
+    for name, times in Counter(names or list(listed)).items():
         user = listed.get(name)
         code, message = ErrorCode.none, None
         if times > 1:
