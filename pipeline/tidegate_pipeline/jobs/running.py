@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _PROGRESS_INTERVAL_S: Final = 0.25
+_RECORDED_S: Final = 2
+"""How long Spark may take to record the progress of a micro-batch that has ended."""
 CORRUPT: Final = "pipeline_corrupt_batches_total"
 _TERMINATED: Final = "org.apache.spark.sql.execution.streaming.runtime.TERMINATED$"
 
@@ -135,9 +137,18 @@ def ask_to_end(query: StreamingQuery) -> None:
 
 
 def await_end(query: StreamingQuery) -> None:
-    """Wait for the running micro-batch, then end the wait for the next."""
+    """Wait for the running micro-batch and its progress, then end the wait for the next.
+
+    Spark's trigger is inactive shortly before its progress is recorded. A query that was asked to end does so after
+    that; one that waits for its next trigger goes on waiting.
+    """
+    from pyspark.errors import StreamingQueryException
+
     while query.status["isTriggerActive"]:
         time.sleep(_PROGRESS_INTERVAL_S)
+    with suppress(StreamingQueryException):  # `observe` reports it
+        if query.awaitTermination(_RECORDED_S):
+            return
     query.stop()
 
 
