@@ -213,9 +213,7 @@ class Reading:
                 wanted.result.leader = self._leader_of(log, wanted.index), known.leader_epoch
                 self._names_leaders = True
             return False
-        last_epoch = wanted.last_epoch
-        newest = known.record_epoch <= last_epoch <= known.leader_epoch
-        if last_epoch < 0 or (newest and wanted.offset <= known.log_end_offset):
+        if wanted.last_epoch < 0 or known.is_current(wanted.offset, wanted.last_epoch):
             return True
         self._await_first(wanted, left, self._verify(wanted, log, known))
         return False

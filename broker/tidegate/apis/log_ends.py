@@ -123,11 +123,11 @@ class SharedRead:
     def start(self) -> None:
         """Read, unless the clients' epochs must be checked first, which each fetch does by itself."""
         key, known = self._key, self._log.known()
-        agree = known is not None and (key.leader_epoch < 0 or key.leader_epoch == known.leader_epoch)
-        if agree and key.last_epoch >= 0:
-            newest = known is not None and known.record_epoch <= key.last_epoch <= known.leader_epoch
-            agree = newest and known is not None and key.offset <= known.log_end_offset
-        if agree:
+        if (
+            known is not None
+            and (key.leader_epoch < 0 or key.leader_epoch == known.leader_epoch)
+            and (key.last_epoch < 0 or known.is_current(key.offset, key.last_epoch))
+        ):
             self._log.read(key.offset, key.bytes_max, True, self._on_read, key.isolation == READ_COMMITTED)
         else:
             self._resume_all()

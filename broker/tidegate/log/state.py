@@ -31,6 +31,10 @@ class LogOffsets(NamedTuple):
     local_start_offset: int
     record_epoch: int
 
+    def is_current(self, offset: int, last_epoch: int) -> bool:
+        """Whether a client that read in an epoch up to an offset has read this log (KIP-320), by what is known here."""
+        return self.record_epoch <= last_epoch <= self.leader_epoch and offset <= self.log_end_offset
+
 
 EpochEnds = tuple[LogOffsets, dict[int, tuple[int, int]]]
 """Offsets of a log, and leader epoch -> (leader epoch, end offset) of it, (-1, -1) where undefined."""
