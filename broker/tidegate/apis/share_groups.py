@@ -29,8 +29,8 @@ from tidegate.groups.share.assignor import SIMPLE
 from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat
 from tidegate.protocol.error_shapes import NO_TIME, at_top
-from tidegate.protocol.share_writers import share_group_heartbeat
 from tidegate.security.acls import Operation
 from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
@@ -84,7 +84,7 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
     member = plain.answer(keys, MemberRef(entered.member_id, entered.member_epoch), on_reply)
     if member is not None:
         of_group = interval_ms(member.group.heartbeat_interval_ms)
-        body = share_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
+        body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
         call.client.repeat = Repeat(call, body, partial(plain.renew, member))
 
 

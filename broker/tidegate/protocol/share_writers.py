@@ -1,4 +1,4 @@
-"""Encoders of ShareGroupHeartbeat and ShareFetch responses; the versions of each are the same bytes."""
+"""Encoder of ShareFetch responses, which are the same bytes in every version; heartbeats: `consumer_group_writers`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
-from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
 from tidegate.protocol.log_writers import INLINE_BYTES_MAX, Body
 from tidegate.protocol.primitives import INT16, INT32, NO_TAGS, NO_THROTTLE, compact_string, uvarint
-
-share_group_heartbeat = consumer_group_heartbeat
-share_group_heartbeat_error = consumer_group_heartbeat_error
 
 _NO_LEADER: Final = INT32(-1) + INT32(-1) + NO_TAGS
 _NO_ENDPOINTS: Final = uvarint(1)
