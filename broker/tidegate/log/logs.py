@@ -13,6 +13,7 @@ from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.services import POLL_MS
 from tidegate.log.upkeep import FindTopic, Retention, upkeep_item
 from tidegate.settings import Settings
+from tidegate.store.changed_groups import note
 from tidegate.store.key_lanes import poll_streams
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
@@ -159,10 +160,8 @@ class Logs(PartitionServices):
         """Note logs that changed for the broker that samples lag, which reads others rarely."""
         changed, self.moved_starts = dict.fromkeys((*appended, *self.moved_starts)), {}
         if changed and self._lag_is_sampled:
-            args: list[Arg] = ["ZADD", self.store.cluster_keys.changed_logs]
-            for log in changed:
-                args += (0, upkeep_item(log.topic, log.index))
-            self.store.send(args, _ignore)  # a lost note delays that log's sample, by a minute at most
+            names = (upkeep_item(log.topic, log.index) for log in changed)
+            note(self.store.send, self.store.cluster_keys.changed_logs, names)
 
     async def _poll(self) -> None:
         """Cover lost messages: XREAD the subscribed logs that were not verified since the last poll."""

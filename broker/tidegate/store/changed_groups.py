@@ -6,7 +6,7 @@ Changes of members and generations need no note: the scripts that make them publ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tidegate.store.keys import ClusterKeys
@@ -41,10 +41,15 @@ class ChangedGroups:
             self._timer = None
         groups, self._groups = self._groups, {}
         if groups:
-            args: list[Arg] = ["ZADD", self._key]
-            for ref in groups:
-                args += (0, ref)
-            self._send(args, _ignore)
+            note(self._send, self._key, groups)
+
+
+def note(send: Send, key: str, names: Iterable[str]) -> None:
+    """Add names to a sorted set of notes. Nobody waits for it: what reads them reads the rest too, more rarely."""
+    args: list[Arg] = ["ZADD", key]
+    for name in names:
+        args += (0, name)
+    send(args, _ignore)
 
 
 def _ignore(_: Any) -> None:
