@@ -110,24 +110,26 @@ def _gives_tasks(difference: Difference) -> bool:
     return kafka["active_tasks"] is None and tidegate["active_tasks"] is not None
 
 
+def _reported_and_given(difference: Difference) -> tuple[set[tuple[str, int]], set[tuple[str, int]]] | None:
+    """The tasks that the member reported, and those that Tidegate gives it in the epoch that it has at Kafka too."""
+    if not _gives_tasks(difference) or "_tasks" not in difference.path or difference.known.reported is None:
+        return None
+    kafka, tidegate = difference.whole
+    if kafka["member_epoch"] != tidegate["member_epoch"]:
+        return None
+    return task_ids(difference.known.reported), task_ids(tidegate["active_tasks"])
+
+
 def _unreported(difference: Difference) -> bool:
     """Whether the member reported other tasks than it has, and is given what it has."""
-    if not _gives_tasks(difference) or "_tasks" not in difference.path:
-        return False
-    kafka, tidegate = difference.whole
-    reported, given = difference.known.reported, task_ids(tidegate["active_tasks"])
-    is_alike = kafka["member_epoch"] == tidegate["member_epoch"] and reported is not None
-    return is_alike and given == difference.known.had != task_ids(reported)
+    tasks = _reported_and_given(difference)
+    return tasks is not None and tasks[1] == difference.known.had != tasks[0]
 
 
 def _free_at_once(difference: Difference) -> bool:
     """Whether the member is given what it reported, and tasks that nobody else has."""
-    if not _gives_tasks(difference) or "_tasks" not in difference.path:
-        return False
-    kafka, tidegate = difference.whole
-    reported, given = difference.known.reported, task_ids(tidegate["active_tasks"])
-    is_alike = kafka["member_epoch"] == tidegate["member_epoch"] and reported is not None
-    return is_alike and given > task_ids(reported) and difference.known.may_have("tidegate", tidegate)
+    tasks = _reported_and_given(difference)
+    return tasks is not None and tasks[1] > tasks[0] and difference.known.may_have("tidegate", difference.whole[1])
 
 
 def _choice_of_tasks(difference: Difference) -> bool:
