@@ -23,24 +23,28 @@ def costs(**changed: int) -> dict[str, dict[str, int]]:
     return {"heartbeat": {**dict.fromkeys(COLUMNS, 1_000), **changed}}
 
 
+def run(module: str) -> subprocess.CompletedProcess[str]:
+    """A module in a process of its own: it replaces clocks and randomness."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "COV_"))}
+    return subprocess.run(
+        [sys.executable, "-m", module], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False
+    )
+
+
 @pytest.mark.timeout(TIMEOUT_S + 10)
 def test_cost_operations_match_table() -> None:
-    """In a process of its own: it replaces clocks and randomness. Any seed of hashing gives the same counts."""
-    command = [sys.executable, "-m", "tests.cost"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "COV_"))}
+    """Any seed of hashing gives the same counts."""
+    done = run("tests.cost")
 
-    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
-
-    assert run.returncode == 0, run.stdout + run.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(TIMEOUT_S + 10)
 def test_access_control_adds_less_than_three_percent() -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.cost.access"], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-    )
+    done = run("tests.cost.access")
 
-    added = {line.split()[0]: float(line.split()[1]) for line in run.stdout.splitlines() if line.endswith("%")}
+    assert done.returncode == 0, done.stderr
+    added = {line.split()[0]: float(line.split()[1]) for line in done.stdout.splitlines() if line.endswith("%")}
     assert len(added) == len(FREQUENT)
     assert {name: percent for name, percent in added.items() if percent >= 3} == {}
 
@@ -48,13 +52,10 @@ def test_access_control_adds_less_than_three_percent() -> None:
 @pytest.mark.timeout(TIMEOUT_S + 10)
 def test_cost_at_rest_hardly_grows_with_what_is_idle() -> None:
     """Each is read again after minutes; sampling every group in every round took 18 commands a minute for each."""
-    command = [sys.executable, "-m", "tests.cost.at_rest"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TIDEGATE_", "COV_"))}
+    done = run("tests.cost.at_rest")
 
-    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment, check=False)
-
-    assert run.returncode == 0, run.stderr
-    found = json.loads(run.stdout)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
     added = at_rest.MANY - at_rest.FEW
     assert (found["many_groups"] - found["few"]) / added <= 0.8, found
     assert (found["many_partitions"] - found["few"]) / added <= 1.1, found
