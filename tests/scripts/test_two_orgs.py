@@ -7,7 +7,6 @@ anything that only they have.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,8 +79,7 @@ async def stage(store: Store, settings: Settings) -> AsyncIterator[Stage]:
     made = await victim.ask(_transactional(22, 4, transaction_timeout=WAIT))
     assert made.error_code is ErrorCode.none
     hostile = whole.client("hostile", org=HOSTILE)
-    while not await store.command("ZRANGE", store.cluster_keys.changed_groups, 0, -1):
-        await asyncio.sleep(0.01)  # the broker notes the victim's commit a second later
+    await whole.noted()
     yield Stage(whole, topic.topic_id, victim.member_id, int(made.producer_id), hostile)
     await whole.close()
 
