@@ -128,12 +128,10 @@ def change_and_return(
 
 def reported(change: Change, history: GroupHistory) -> str:
     """The figures of a run."""
-    again = history.counts["records read"] - len(history.values)
-    refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
     return (
         f"{MEMBERS} members to KIP-848 in {change.took_s[0]:.0f} s, back in {change.took_s[1]:.0f} s; "
-        f"{len(change.acknowledged)} records acknowledged, {len(history.values)} read, {again} twice; "
-        f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
+        f"{len(change.acknowledged)} records acknowledged, {len(history.values)} read, {history.read_again} twice; "
+        f"{history.counts['commits acknowledged']} commits, {history.refused_commits or 'none'} refused; "
         f"{history.counts['lost']} assignments lost"
     )
 

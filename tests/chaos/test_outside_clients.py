@@ -110,15 +110,13 @@ def caught_up(groups: list[ClientGroup], acknowledged: dict[tuple[int, int], str
 def reported(group: ClientGroup, history: GroupHistory) -> str:
     """A group's figures."""
     kinds = Counter(event["kind"] for event in group.events())
-    distinct = len(history.values)
-    again = history.counts["records read"] - distinct
-    refused = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
     return (
         f"{group.group_id}: {len(group.processes())} processes, {kinds['barrier_joined']} generations, "
         f"{kinds['member_replaced']} static returns, {kinds['member_expired']} expired; changes {group.changes}; "
         f"stable after {max(group.idle_wait_s):.1f} s at most; "
-        f"{distinct} records, {again} read again after {history.counts['seek']} seeks and the rebalances; "
-        f"{history.counts['commits acknowledged']} commits, {refused or 'none'} refused; "
+        f"{len(history.values)} records, {history.read_again} read again after {history.counts['seek']} seeks and the "
+        "rebalances; "
+        f"{history.counts['commits acknowledged']} commits, {history.refused_commits or 'none'} refused; "
         f"{history.counts['committed']} looks at commits, {history.counts['paused']} pauses, "
         f"{history.counts['lost']} lost, {history.counts['error']} errors shown"
     )

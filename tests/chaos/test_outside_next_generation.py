@@ -111,11 +111,9 @@ def consumer_violations(
     history.observe(observer.fetched)
     yield from (f"{observer.group}: {one}" for one in history.violations(acknowledged))
     events = Counter(event["kind"] for event in stored.events(observer.group))
-    errors = {name: count for name, count in history.counts.items() if name.startswith("commits refused")}
-    distinct = len(history.values)
     print(
-        f"{observer.group}: {distinct} records, {history.counts['records read'] - distinct} read again; "
-        f"{history.counts['commits acknowledged']} commits, {errors or 'none'} refused; "
+        f"{observer.group}: {len(history.values)} records, {history.read_again} read again; "
+        f"{history.counts['commits acknowledged']} commits, {history.refused_commits or 'none'} refused; "
         f"{len(observer.fetched)} times asked for committed offsets; {history.counts['assigned']} assignments, "
         f"{history.counts['lost']} lost; members: {events['member_joined']} joined, {events['member_left']} left, "
         f"{events['member_expired']} expired"

@@ -54,6 +54,16 @@ class GroupHistory:
         for member_id, at in self.removed.items():
             self._history.add(Removed(at, self.group, member_id))
 
+    @property
+    def read_again(self) -> int:
+        """How many records were read more than once, counted each time."""
+        return self.counts["records read"] - len(self.values)
+
+    @property
+    def refused_commits(self) -> dict[str, int]:
+        """By the error."""
+        return {name: count for name, count in self.counts.items() if name.startswith("commits refused")}
+
     def add(self, owner: str, entries: Iterable[Entry]) -> None:
         """One member's journal."""
         paused: set[int] = set()
