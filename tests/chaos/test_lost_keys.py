@@ -1,7 +1,7 @@
 """Every key of docs/redis-layout.md deleted, of another type, or emptied, under a producer and a group consumer.
 
 The rows come from the page's kinds of keys, so a new key gets its rows. For each: what was acknowledged after the loss
-can be read, and either the traffic continues by itself, or the log names the key and the command that mends it, and
+can be read, and either the traffic continues by itself, or the log names the key and the command that repairs it, and
 after that command the traffic continues. An emptied hash or sorted set does not exist in Redis, so only streams and
 strings have rows of their own for that.
 """

@@ -294,7 +294,7 @@ async def test_rule_8_later_failover_epoch_of_the_same_server_truncates_no_reade
 ) -> None:
     """As when another primary of a Cluster fails over: until a broker observes it, it delivers under the epoch before.
 
-    A client that has read so validates its position against the new epochs; what it is told must not lie before it.
+    A client that has read so validates its position against the new epochs; the answer must not lie before it.
     """
     await given_log(store)
     async with broker(settings) as stale:
