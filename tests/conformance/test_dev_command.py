@@ -74,10 +74,11 @@ class Dev:
                 return
         raise AssertionError("never ready:\n" + "".join(observed))
 
-    def stop(self, number: int = signal.SIGINT) -> int:
+    def stop(self, *numbers: int) -> int:
         """Signal it, and wait; its exit code."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
+        for number in numbers:
+            if self.process.poll() is None:
+                self.process.send_signal(number)
         code = self.process.wait(STOP_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -170,6 +171,13 @@ def test_ctrl_c_stops_everything(own_dev: Dev) -> None:
     wait_until_free(own_dev.ports)
 
 
+def test_signals_at_once_stop_everything(own_dev: Dev) -> None:
+    """As a supervisor and `make` send them: one signals the group, the other passes it on."""
+    assert own_dev.stop(signal.SIGINT, signal.SIGTERM) == 0
+
+    wait_until_free(own_dev.ports)
+
+
 def test_nothing_outlives_a_killed_parent(own_dev: Dev) -> None:
     if sys.platform != "linux":
         pytest.skip("the kernel signals a parent's death to children on Linux only")
@@ -200,7 +208,7 @@ async def test_data_survives_between_runs(tmp_path: Path) -> None:
     await producer.send_and_wait("kept", b"still here")
     await producer.stop()
     assert await generation_of_one_more_member(first) == 1
-    assert first.stop() == 0
+    assert first.stop(signal.SIGINT) == 0
 
     second = Dev(tmp_path, "--data", str(data))
     second.wait_ready()
@@ -211,7 +219,7 @@ async def test_data_survives_between_runs(tmp_path: Path) -> None:
         await consumer.stop()
         generation = await generation_of_one_more_member(second)
     finally:
-        second.stop()
+        second.stop(signal.SIGINT)
 
     assert (record.offset, record.value) == (0, b"still here")
     assert generation < 10, "a clean restart lost nothing, so no generations are skipped"
@@ -224,7 +232,7 @@ def test_data_directory_serves_one_at_a_time(tmp_path: Path) -> None:
         second = Dev(tmp_path, "--data", str(tmp_path / "data"))
         output, _ = second.process.communicate(timeout=READY_S)
     finally:
-        first.stop()
+        first.stop(signal.SIGINT)
 
     assert second.process.returncode == 2
     assert output == f"tidegate: another `tidegate dev` uses {tmp_path / 'data'}\n"

@@ -240,7 +240,14 @@ def main(options: DevOptions) -> None:
 def _run(options: DevOptions) -> None:
     """Start, report, watch until a signal, stop. Raises CannotStart."""
     cluster = DevCluster(options)
-    with _alone(options.data), _stopped_by_signals():
+    with (
+        _alone(options.data),
+        _stopped_by_signals(),
+        contextlib.suppress(Stop),  # a second signal while it stops
+        contextlib.ExitStack() as stopping,
+    ):
+        stopping.callback(cluster.stop)
+        stopping.callback(running.forget, os.getpid())
         try:
             started = time.monotonic()
             cluster.start()
@@ -252,9 +259,6 @@ def _run(options: DevOptions) -> None:
             cluster.watch()
         except Stop:
             _show("stopping")
-        finally:
-            running.forget(os.getpid())
-            cluster.stop()
 
 
 def _show(text: str) -> None:
