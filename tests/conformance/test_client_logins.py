@@ -178,7 +178,9 @@ def test_client_with_a_certificate_is_its_subject(certified: Login, client: str)
     files = files_of(certified.authority.issue("alice"))
     assert certified.run(client, CERTIFICATE, **files) == {"offset": 0}
 
-    events = json.loads(certified.command("audit", "-n", "1", "--user", "User:alice", "--output", "json"))
+    deadline, events = time.monotonic() + 30, []
+    while not events and time.monotonic() < deadline:  # it is written up to 200 ms later
+        events = json.loads(certified.command("audit", "-n", "1", "--user", "User:alice", "--output", "json"))
     assert [(event["status"], event["auth_protocol"]) for event in events] == [("Success", "TLS")]
 
 
