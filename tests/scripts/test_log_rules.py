@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 
@@ -12,11 +13,17 @@ from structlog.testing import capture_logs
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read, read_all
 from tests.support.proxy import LinkFault, Proxy
 from tests.support.valkey import ValkeyServer
+from tidegate.cli.doctor import probe_redis, redis_checks
+from tidegate.cli.doctor.finding import Severity
+from tidegate.cli.places import RedisServer
 from tidegate.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.log.loading import LogLost
+from tidegate.log.progress import NOTE_TRUNCATION
 from tidegate.settings import Settings
 from tidegate.store.store import Store
+
+_RECORDED_S = 20.0
 
 
 @pytest.fixture
@@ -250,6 +257,63 @@ async def test_log_120_lost_tail_is_fenced_by_a_new_leader_epoch() -> None:
     finally:
         await store.close()
         server.stop()
+
+
+async def test_rule_8_truncation_is_recorded_from_where_the_tail_was_lost() -> None:
+    """Also where another broker has appended beyond the lost records before this one loads the log again."""
+    server = ValkeyServer(["--enable-debug-command", "yes"])
+    store = Store(Settings(redis_url=server.url))
+    try:
+        await store.start()
+        await given_log(store)
+        async with broker(store.settings) as logs, broker(store.settings) as others:
+            log, other = logs.partition(TOPIC, 0), others.partition(TOPIC, 0)
+            await append(log, count=4)
+            held = await store.command("DUMP", log.keys.log)
+            await append(log, count=3)
+            await store.command("RESTORE", log.keys.log, 0, held, "REPLACE")
+            await store.command("DEBUG", "CHANGE-REPL-ID")
+            await store.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            await append(other, count=9)
+            with capture_logs() as events:
+                await append(log)
+            epoch = logs.failover_epochs.number
+            async with asyncio.timeout(_RECORDED_S):
+                while (recorded := await store.command("HGET", log.keys.meta, "truncated")) is None:
+                    await asyncio.sleep(0.05)
+        record = {"id": TOPIC.topic_hex, "partitions": 1, "wanted": 1, "format": "batch", "state": "ready", "config": 0}
+        await store.command("HSET", store.cluster_keys.topics, "default/orders", json.dumps(record))
+        await store.command("HSET", store.cluster_keys.info, "cluster_id", "ours")
+        place = RedisServer(store.settings)
+        probe = await asyncio.to_thread(probe_redis.probe, place)
+        (finding,) = [one for one in redis_checks.judge(probe, None) if one.kind == "log-truncated"]
+
+        [lost] = [one for one in events if one["event"] == "log_truncated"]
+        assert (lost["end"], lost["lost_records"]) == (4, 3)
+        assert (logs.lost_records, others.lost_records) == (3, 0)
+        assert recorded.split()[:3] == [b"4", b"3", b"%d" % (epoch or 0)]
+        assert (finding.where, finding.severity) == ("orders", Severity.WARNING)
+        assert finding.evidence[0].startswith("partition 0: 3 records from offset 4, at 20")
+    finally:
+        await store.close()
+        server.stop()
+
+
+async def test_note_truncation_keeps_the_largest_loss_of_the_latest_failover(store: Store) -> None:
+    await given_log(store)
+    keys = store.log_keys(TOPIC.org, TOPIC.name, 0, TOPIC.topic_hex)
+
+    async def note(end: int, lost_records: int, failover_epoch: int) -> list[int]:
+        await store.run(NOTE_TRUNCATION, [keys.meta], end, lost_records, failover_epoch)
+        return [int(one) for one in (await store.command("HGET", keys.meta, "truncated")).split()[:3]]
+
+    assert await note(10, 5, 2) == [10, 5, 2]
+    assert await note(12, 2, 2) == [10, 5, 2]  # another broker knew less
+    assert await note(10, 8, 2) == [10, 8, 2]
+    assert await note(9, 1, 2) == [9, 9, 2]
+    assert await note(30, 1, 1) == [9, 9, 2]  # of an earlier fail-over, late
+    assert await note(20, 1, 3) == [20, 1, 3]
+    assert int((await store.command("HGET", keys.meta, "truncated")).split()[3]) > 1_700_000_000_000
 
 
 async def test_rule_8_another_primary_is_noticed_on_an_old_connection() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
@@ -27,6 +27,14 @@ logger = structlog.get_logger()
 OnView = Callable[["LogState | KafkaError"], None]
 
 
+class KnownEnd(NamedTuple):
+    """What a state that became void knew of the end of the log, and the newest leader epoch of its records."""
+
+    end: int
+    log_version: int
+    record_epoch: int
+
+
 class CachedLog(OpenPartition, ABC):
     """The cached state of one partition on one broker. Losing it loses no data."""
 
@@ -37,8 +45,8 @@ class CachedLog(OpenPartition, ABC):
         self.poll_s = services.poll_s
         self.view: LogState | None = None
         self.pages = LogPages(services.cache)
-        self._before = (0, -1)
-        """End and version of the last state that became void."""
+        self._before: KnownEnd | None = None
+        """Of the last state that became void."""
         self._voids = 0
 
     @property
@@ -51,18 +59,32 @@ class CachedLog(OpenPartition, ABC):
         self._voids += 1
         if self.view is not None:
             logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
-            self._before, self.view = (self.view.end, self.view.log_version), None
+            self._before = KnownEnd(self.view.end, self.view.log_version, self.view.record_epoch)
+            self.view = None
             self.pages.clear()
             self.pages.on_drop()
 
     def report_truncation(self, view: LogState) -> None:
-        """Log once what the log had before its server failed over, and lacks now."""
-        (end, version), self._before = self._before, (0, -1)
-        if view.end < end and view.log_version == version:
+        """Report once what the log had before its server failed over, and lacks now: log, metric, meta.
+
+        The log ended where the first leader epoch that this broker did not know begins: other brokers may have
+        appended since.
+        """
+        before, self._before = self._before, None
+        if before is None or view.log_version > before.log_version:
+            return
+        end = min([view.end, *(start for epoch, start in view.epochs if epoch > before.record_epoch)])
+        lost_records = before.end - end
+        if lost_records > 0:
             logger.error(
-                "log_truncated", log=self.keys.log, end=view.end, lost_records=end - view.end,
+                "log_truncated", log=self.keys.log, end=end, lost_records=lost_records,
                 failover_epoch=view.failover_epoch,
             )  # fmt: skip
+            self.on_truncation(end, lost_records, view.failover_epoch)
+
+    @abstractmethod
+    def on_truncation(self, end: int, lost_records: int, failover_epoch: int) -> None:
+        """Count and store the records that this broker knew and a fail-over lost; the log ended at `end` then."""
 
     @abstractmethod
     def with_view(self, on_view: OnView) -> None:

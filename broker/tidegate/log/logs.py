@@ -57,6 +57,7 @@ class Logs(PartitionServices):
         self._loops = BackgroundTasks()
         store.on_moved.append(self._logs_moved)
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
+        metrics.sample(declared.LOST_RECORDS, lambda: {(): self.lost_records})
         metrics.sample(declared.RECORDS_WITHOUT_OFFSET, lambda: {(): self.records_without_offset})
 
     async def start(self) -> None:

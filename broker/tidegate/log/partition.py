@@ -318,6 +318,11 @@ class PartitionLog(CachedLog):
         else:
             self._services.is_subscribed.pop(self, None)
 
+    def on_truncation(self, end: int, lost_records: int, failover_epoch: int) -> None:
+        """Count and store the records that this broker knew and a fail-over lost; the log ended at `end` then."""
+        self._services.lost_records += lost_records
+        self.progress.note_truncation(end, lost_records, failover_epoch)
+
     def write_progress(self) -> None:
         """Write the pending estimates and index entries."""
         self.progress.write()

@@ -1,5 +1,7 @@
 """Data written beside a log: estimates, time index, proved high watermark, each second; and the producer snapshot.
 
+What a fail-over lost is written each second until Redis has it.
+
 No append waits for these writes, and they may be lost with the broker: estimates are approximate, the time index
 only shortens a search, a stored high watermark may lag, and an older snapshot only lengthens the next load.
 """
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from tidegate.log.state import LogState
 
 NOTE_PROGRESS = Script("log/note_progress")
+NOTE_TRUNCATION = Script("log/note_truncation")
 SAVE_PRODUCERS = Script("log/save_producers")
 
 _INDEX_BYTES: Final = 1 << 20
@@ -40,7 +43,7 @@ class Progress:
 
     __slots__ = (
         "_base", "_batches", "_bytes", "_formatting", "_log", "_mark_dirty", "_saving", "_since_index_bytes",
-        "_since_index_entries", "_timestamp",
+        "_since_index_entries", "_timestamp", "_truncation",
     )  # fmt: skip
 
     def __init__(self, log: CachedLog, mark_dirty: Callable[[], None]) -> None:
@@ -49,6 +52,7 @@ class Progress:
         self._saving = False
         self._formatting = TaskSet()
         self._bytes = self._batches = 0
+        self._truncation: tuple[int, int, int] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -70,8 +74,15 @@ class Progress:
         if view.unsaved_bytes >= SNAPSHOT_BYTES * rarer or view.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
             self.save(view)
 
+    def note_truncation(self, end: int, lost_records: int, failover_epoch: int) -> None:
+        """A fail-over left the log with this end, and without records that were known here."""
+        self._truncation = (end, lost_records, failover_epoch)
+        self._mark_dirty()
+
     def write(self) -> None:
         """Write the pending data; called about once a second."""
+        if self._truncation is not None:
+            self._write_truncation(self._truncation)
         base, timestamp = "", -1
         indexed = self._since_index_bytes >= _INDEX_BYTES or self._since_index_entries >= _INDEX_ENTRIES
         if self._log.view is not None and indexed and self._base >= 0:
@@ -81,6 +92,15 @@ class Progress:
         args: list[Arg] = [self._bytes, self._batches, base, timestamp, *self._proved()]
         self._bytes = self._batches = 0
         self._log.store.send_script(NOTE_PROGRESS, [keys.meta, keys.times], args, _ignore)
+
+    def _write_truncation(self, truncation: tuple[int, int, int]) -> None:
+        def written(reply: Any) -> None:
+            if isinstance(reply, Failure):
+                self._mark_dirty()  # the next sweep writes it again
+            elif self._truncation == truncation:
+                self._truncation = None
+
+        self._log.store.send_script(NOTE_TRUNCATION, [self._log.keys.meta], list(truncation), written)
 
     def _proved(self) -> tuple[Arg, Arg]:
         """The high watermark to be stored, and the failover epoch under which it was proved."""

@@ -37,3 +37,4 @@ class LogServices:
         self.durability = Durability(store)
         self.record_poll = RecordPoll(store)
         self.records_without_offset = 0
+        self.lost_records = 0

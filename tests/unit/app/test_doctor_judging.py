@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
+from tidegate.cli.client.stray_entries import Partition, Truncated
 from tidegate.cli.doctor import address_checks, cluster_checks, probe_admin, redis_checks
 from tidegate.cli.doctor.certificates import Certificate
 from tidegate.cli.doctor.finding import KINDS, Finding, Severity, by_severity
 from tidegate.cli.doctor.observations import Advertised, Lease, Observations
 from tidegate.cli.doctor.probe import Answer, Probe, ReportedBroker, Trouble
 from tidegate.cli.doctor.probe_redis import RedisProbe, Server
+from tidegate.store.keys import LogKeys
 
 MINE = "cluster-of-ours"
 
@@ -195,6 +197,37 @@ def test_redis_without_functions_of_serving_brokers(
     probe = RedisProbe("redis://redis", "tidegate", servers=(server,), cluster_id=MINE, leases=(lease,))
 
     assert [one.kind for one in redis_checks.judge(probe, MINE)] == kinds
+
+
+def _truncated(topic: str, index: int, *, end: int = 10, lost_records: int = 3, age_ms: int = 60_000) -> Truncated:
+    keys = LogKeys.of("tidegate", "default", topic, index, "0" * 32)
+    at_ms = 1_700_000_000_000
+    return Truncated(Partition("default", topic, index, "0" * 32, keys), end, lost_records, at_ms, age_ms)
+
+
+def test_truncated_logs_are_named_by_topic_the_largest_loss_first() -> None:
+    day_ms = 86_400_000
+    truncated = (
+        _truncated("few", 0), _truncated("many", 1, end=5, lost_records=20), _truncated("many", 0),
+        _truncated("old", 0, age_ms=8 * day_ms), _truncated("recent", 0, age_ms=6 * day_ms, lost_records=1),
+    )  # fmt: skip
+    found = list(redis_checks.judge(RedisProbe("redis://redis", "tidegate", truncated=truncated), None))
+
+    assert [(one.kind, one.where) for one in found] == [
+        ("log-truncated", "many"), ("log-truncated", "few"), ("log-truncated", "recent"),
+    ]  # fmt: skip
+    assert "lost 23 records" in found[0].sentence
+    assert found[0].evidence[:2] == (
+        "partition 0: 3 records from offset 10, at 2023-11-14 22:13:20 UTC",
+        "partition 1: 20 records from offset 5, at 2023-11-14 22:13:20 UTC",
+    )
+
+
+def test_truncated_logs_many_partitions_are_counted() -> None:
+    truncated = tuple(_truncated("wide", index) for index in range(100))
+    (found,) = redis_checks.judge(RedisProbe("redis://redis", "tidegate", truncated=truncated), None)
+
+    assert [one for one in found.evidence if "partitions" in one] == ["and 80 more partitions"]
 
 
 def test_redis_of_another_cluster() -> None:

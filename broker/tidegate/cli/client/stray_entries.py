@@ -1,6 +1,7 @@
 """Finds stream entries of logs that no broker appended, directly in Redis, so without a running broker too.
 
-Checking the end of every log is cheap (`examine_ends`); a whole log is read on request only.
+Checking the end of every log is cheap (`examine_ends`), and finds those that a fail-over truncated as well; a whole log
+is read on request only.
 """
 
 from __future__ import annotations
@@ -35,9 +36,13 @@ class Partition:
     topic_id: str
     keys: LogKeys
 
+    @property
+    def full_topic(self) -> str:
+        """The topic, with its organisation unless that is the default."""
+        return self.topic if self.org == "default" else f"{self.org}/{self.topic}"
+
     def __str__(self) -> str:
-        prefix = "" if self.org == "default" else f"{self.org}/"
-        return f"{prefix}{self.topic} partition {self.index}"
+        return f"{self.full_topic} partition {self.index}"
 
 
 _LOST: Final = ErrorCode.kafka_storage_error.value
@@ -56,6 +61,25 @@ class Stopped:
 
     partition: Partition
     stray: StrayEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """A log that lost records in a fail-over, as brokers noted: where it ended then, when, and how long ago."""
+
+    partition: Partition
+    end: int
+    lost_records: int
+    at_ms: int
+    age_ms: int
+
+
+@dataclass(slots=True)
+class Ends:
+    """What the ends of all logs show."""
+
+    stopped: list[Stopped] = field(default_factory=list)
+    truncated: list[Truncated] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -88,15 +112,18 @@ def partitions(client: Any, prefix: str) -> Iterator[Partition]:
                 yield Partition(org, topic, index, topic_id, LogKeys.of(prefix, org, topic, index, topic_id))
 
 
-def examine_ends(client: Any, prefix: str) -> list[Stopped]:
-    """The logs that refuse appends; one small script per partition, many per round trip."""
+def examine_ends(client: Any, prefix: str) -> Ends:
+    """The logs that refuse appends or were truncated; one small script per partition, many per round trip."""
     client = with_plain_entries(client)
-    every, found = partitions(client, prefix), list[Stopped]()
+    every, found = partitions(client, prefix), Ends()
     while some := list(islice(every, _AT_ONCE)):
         for one, (code, *where) in zip(some, _ends(client, [one.keys for one in some]), strict=True):
             stray = _stopping(client, one.keys, code, where)
             if stray is not None:
-                found.append(Stopped(one, stray))
+                found.stopped.append(Stopped(one, stray))
+            if not code and where[2]:
+                end, lost_records, _, at_ms = (int(part) for part in where[2].split())
+                found.truncated.append(Truncated(one, end, lost_records, at_ms, max(where[3] - at_ms, 0)))
     return found
 
 

@@ -62,6 +62,7 @@ KINDS: Final = {
     "group-not-stable": "members of a KIP-848 group have not reached their assignment for 5 minutes",
     "dead-letters-late": "failed records of a share group have waited for their dead-letter topic for a minute",
     "log-stray-entry": "an entry that no broker appended stops appends to a partition",
+    "log-truncated": "Redis lost the last records of a topic within the last 7 days",
 }
 """Every kind of finding and its meaning. The names are stable, because scripts rely on them."""
 

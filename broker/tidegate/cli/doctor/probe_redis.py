@@ -13,7 +13,7 @@ from typing import Any, Final
 import redis
 
 from tidegate.cli.client.redis_access import connected, server_of, servers
-from tidegate.cli.client.stray_entries import Stopped, examine_ends
+from tidegate.cli.client.stray_entries import Ends, Stopped, Truncated, examine_ends
 from tidegate.cli.doctor.observations import Lease
 from tidegate.cli.doctor.probe_groups import LateGroup, late_groups
 from tidegate.cli.failures import CommandFailed
@@ -52,6 +52,7 @@ class RedisProbe:
     cluster_id: str | None = None
     leases: tuple[Lease, ...] = ()
     stopped: tuple[Stopped, ...] = ()
+    truncated: tuple[Truncated, ...] = ()
     late_groups: tuple[LateGroup, ...] = ()
 
 
@@ -81,9 +82,12 @@ def probe(place: RedisServer) -> RedisProbe:
                 _server(name, one, _probe(client, name, place.prefix)) for name, one in servers(client).items()
             )
             cluster_id, leases = _cluster(client, ClusterKeys(place.prefix), place.settings.broker_lease_timeout_ms)
-            stopped = _stopped(client, place.prefix) if cluster_id else ()
+            ends = _ends(client, place.prefix) if cluster_id else Ends()
             late = _late_groups(client, place.prefix) if cluster_id else ()
-            return RedisProbe(where, place.prefix, "", _user(client), found, cluster_id, leases, stopped, late)
+            return RedisProbe(
+                where, place.prefix, "", _user(client), found, cluster_id, leases, tuple(ends.stopped),
+                tuple(ends.truncated), late,
+            )  # fmt: skip
     except CommandFailed as failure:
         return RedisProbe(where, place.prefix, str(failure))
 
@@ -139,11 +143,11 @@ def _user(client: Any) -> str:
         return ""
 
 
-def _stopped(client: Any, prefix: str) -> tuple[Stopped, ...]:
+def _ends(client: Any, prefix: str) -> Ends:
     try:
-        return tuple(examine_ends(client, prefix))
+        return examine_ends(client, prefix)
     except redis.ResponseError:  # missing rights are reported elsewhere
-        return ()
+        return Ends()
 
 
 def _late_groups(client: Any, prefix: str) -> tuple[LateGroup, ...]:

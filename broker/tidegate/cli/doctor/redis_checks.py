@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from tidegate.cli.doctor import probe_groups
+from tidegate.cli.doctor import log_checks, probe_groups
 from tidegate.cli.doctor.finding import Finding, Severity
 from tidegate.cli.doctor.probe_redis import COVERAGE, RedisProbe, Server
 from tidegate.cluster.server_check import (
@@ -41,19 +41,7 @@ def judge(probe: RedisProbe, cluster_id: str | None) -> Iterator[Finding]:
     for server in probe.servers:
         for rule in _RULES:
             yield from rule(server, probe)
-    for one in probe.stopped:
-        yield Finding(
-            "log-stray-entry",
-            Severity.PROBLEM,
-            str(one.partition),
-            f"Nothing can be produced to {one.partition}: {one.stray}.",
-            (
-                f"key {one.partition.keys.log}",
-                "records before it can be read; produces, and reads of what follows, get KAFKA_STORAGE_ERROR",
-            ),
-            f"`tidegate topic repair {one.partition.topic} {one.partition.index}` copies the good entries into a new "
-            "stream and says what it left out. XDEL is not enough: Redis takes no id below the last one.",
-        )
+    yield from log_checks.judge(probe.stopped, probe.truncated)
     yield from probe_groups.judge(probe.late_groups)
     if cluster_id is not None and probe.cluster_id != cluster_id:
         yield Finding(
