@@ -12,8 +12,11 @@ from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.tiers import PartitionTiers, Tier, TierRange, arrange
 from tidegate_pipeline.sources.walking import UNLIMITED
 
-_TASK_BYTES: Final = 1 << 20
-"""Stored bytes below which a task costs more than its records."""
+_TASK_BYTES_MIN: Final = 1 << 20
+_TASK_BYTES_MAX: Final = 8 << 20
+"""Stored bytes up to which neighbours share a task. A task costs as much as 2 to 3 MiB of records."""
+_TASKS_SHARED_MIN: Final = 16
+"""So many tasks, for as many cores, before they grow beyond the least size."""
 _TASK_RANGES_MAX: Final = 64
 """Bounds the bytes of a task, and the work that one failure repeats."""
 
@@ -43,9 +46,11 @@ def pack(ranges: Sequence[PlannedRange], options: TopicOptions) -> list[tuple[Pl
     tasks: list[list[PlannedRange]] = []
     surplus = len(ranges) - (options.min_partitions or 1)
     records_max = options.records_per_partition or UNLIMITED
+    share = sum(range_.size for range_ in ranges) // _TASKS_SHARED_MIN
+    bytes_max = min(max(share, _TASK_BYTES_MIN), _TASK_BYTES_MAX)
     size = records = 0
     for range_ in ranges:
-        fits = size + range_.size <= _TASK_BYTES and records + range_.records <= records_max
+        fits = size + range_.size <= bytes_max and records + range_.records <= records_max
         if tasks and fits and surplus > 0 and len(tasks[-1]) < _TASK_RANGES_MAX:
             tasks[-1].append(range_)
             surplus -= 1
