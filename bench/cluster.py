@@ -84,7 +84,14 @@ def server_binary() -> str:
 class BrokerProcess:
     """One `tidegate serve`. Its log is kept in a file; `port` stays the same over restarts."""
 
-    def __init__(self, redis_url: str, directory: Path, name: str, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        redis_url: str,
+        directory: Path,
+        name: str,
+        settings: Mapping[str, str],
+        constants: Mapping[str, int] | None = None,
+    ) -> None:
         self.name = name
         self.port = free_port()
         self.admin_port = free_port()
@@ -96,6 +103,10 @@ class BrokerProcess:
             "TIDEGATE_ADMIN_PORT": str(self.admin_port),
             **settings,
         }
+        self._command = [sys.executable, "-m", "tidegate", "serve"]
+        if constants:
+            changed = (f"{constant}={value}" for constant, value in constants.items())
+            self._command = [sys.executable, "-m", "bench.broker_with_constants", *changed]
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -114,7 +125,7 @@ class BrokerProcess:
         """Start without waiting; see `wait_ready`."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate", "serve"],
+                self._command,
                 cwd=REPOSITORY,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -183,7 +194,8 @@ class Cluster(Servers):
     """A server and its brokers, as a context manager.
 
     With `redis_url` brokers use servers that run already.
-    `settings` are `TIDEGATE_*` variables for every broker; `server_options` go to the server's command line.
+    `settings` are `TIDEGATE_*` variables for every broker, `constants` replace those of its modules;
+    `server_options` go to the server's command line.
     """
 
     def __init__(
@@ -192,6 +204,7 @@ class Cluster(Servers):
         settings: Mapping[str, str] | None = None,
         server_options: Sequence[str] = (),
         redis_url: str | None = None,
+        constants: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self._closing.callback(self.close)
@@ -200,6 +213,7 @@ class Cluster(Servers):
         self.redis_url = redis_url or f"redis://127.0.0.1:{self.redis_port}/0"
         self._own_server = redis_url is None
         self.settings = dict(settings or {})
+        self.constants = dict(constants or {})
         self.server_environment: dict[str, str] = {}
         """What the server has beside this process's."""
         self._server_options = list(server_options)
@@ -260,7 +274,8 @@ class Cluster(Servers):
 
     def add_broker(self, wait: bool = True) -> BrokerProcess:
         """Start one more broker."""
-        broker = BrokerProcess(self.redis_url, self.directory, f"broker-{len(self.brokers) + 1}", self.settings)
+        name = f"broker-{len(self.brokers) + 1}"
+        broker = BrokerProcess(self.redis_url, self.directory, name, self.settings, self.constants)
         self.brokers.append(broker)
         broker.start()
         if wait:

@@ -61,13 +61,14 @@ def main(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="tidegate-archive-") as root:
         settings = {
             "TIDEGATE_ARCHIVE_PATH": root,
-            "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
             "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-            "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(
-                min(_ENTRY_BYTES_MAX, args.records * args.size // args.partitions // 100)
-            ),
         }
-        with Cluster(args.brokers, settings) as cluster:
+        partition_bytes = args.records * args.size // args.partitions
+        constants = {
+            "tidegate.log.upkeep.CHECK_INTERVAL_MS": 1_000,
+            "tidegate.log.append.ENTRY_BYTES_MAX": min(_ENTRY_BYTES_MAX, partition_bytes // 100),
+        }
+        with Cluster(args.brokers, settings, constants=constants) as cluster:
             try:
                 _measure(cluster, root, args, report)
             except (MeasureFailed, PeerUnavailable) as error:

@@ -32,7 +32,6 @@ from bench.stuck_member import Member
 
 SETTINGS: Final = {
     "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
-    "TIDEGATE_USAGE_SAMPLE_INTERVAL_MS": "2000",  # the storms job takes time from it
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
     "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again

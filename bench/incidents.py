@@ -34,7 +34,6 @@ BROKERS: Final = {
     "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
     "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
-    "TIDEGATE_USAGE_SAMPLE_INTERVAL_MS": "1000",
 }
 WINDOW_S: Final = 20
 """Of storms: both what a storm is counted in and the quiet after it."""

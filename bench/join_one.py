@@ -32,6 +32,7 @@ from bench.processes import percentiles, wait_quiet
 
 OFF, ON, KAFKA = "holds off", "holds on", "Kafka"
 HOLD_MS: Final = 3_000
+DELAY: Final = "tidegate.groups.delayed_heartbeats.DELAY_MS_MAX"
 LEARN_S: Final = 16.0
 """Two gaps and two probes at an interval of 3 s."""
 _PARTITIONS: Final = 7
@@ -75,11 +76,8 @@ def _endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
     with contextlib.ExitStack() as stack:
         found: dict[str, Endpoint] = {}
         for peer, hold_ms in ((OFF, 0), (ON, HOLD_MS)):
-            settings = {
-                "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-                "TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(hold_ms),
-            }
-            cluster = stack.enter_context(Cluster(1, settings))
+            settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+            cluster = stack.enter_context(Cluster(1, settings, constants={DELAY: hold_ms}))
             found[peer] = Endpoint(cluster.bootstrap, cluster.pids)
         if not args.no_kafka:
             try:
@@ -196,8 +194,8 @@ def _page(rows: Sequence[dict[str, Any]]) -> str:
     return f"""# One more member joins
 
 Written by `python -m bench join-one`: from the new member's start until every member of the group has its new
-assignment. Members learn of a rebalance from the answer to a heartbeat; `TIDEGATE_HEARTBEAT_DELAY_MAX_MS` lets
-brokers delay the response until then (docs/decisions/0019-delayed-heartbeats.md).
+assignment. Members learn of a rebalance from the answer to a heartbeat, which brokers delay until then
+(docs/decisions/0019-delayed-heartbeats.md).
 
 - Java, librdkafka and aiokafka: groups of five at default settings (heartbeats every 3 s, commits every 5 s), a record
   every 250 ms in each of {_PARTITIONS} partitions. The clients are in one process.

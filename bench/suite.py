@@ -115,7 +115,7 @@ def parse(command: str, quick: bool) -> tuple[str, argparse.Namespace]:
 def endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
     """What is compared: ours, and Kafka where it can be had."""
     aof = ["--appendonly", "yes", "--appendfsync", "everysec"] if args.aof else []
-    settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0", "TIDEGATE_GROUP_SHARE_MAX_SIZE": "1000"}
+    settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
     with contextlib.ExitStack() as stack:
         found: dict[str, Endpoint] = {}
         cluster = stack.enter_context(Cluster(args.brokers, settings, aof))

@@ -39,8 +39,8 @@ One elected broker exports the metrics of groups, topics and Redis. It holds a l
 completed sampling round; `tidegate_cluster_sampled_timestamp_seconds` is its start time.
 
 **Hand-over.** When that broker leaves, the next one takes the lease within a quarter of `lag_sample_interval_ms` (after
-a crash: within one interval) and exports nothing for `metrics_handover_ms`. Set that to the scrape interval, so that no
-scrape finds a series at two brokers; for about that long it finds none. Instance labels differ, so aggregate:
+a crash: within one interval) and exports nothing for 15 s. With a scrape interval of at most 15 s
+no scrape finds a series at two brokers, and for about that long it finds none. Instance labels differ, so aggregate:
 `max without (instance, pod) (...)`, as the recording rules do.
 
 **Limits.** Groups and topics are labels. At most `metrics_groups_max` groups and ten times as many partitions of

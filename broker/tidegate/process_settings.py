@@ -49,10 +49,6 @@ class ProcessSettings(BaseSettings):
     redis_sentinel_password: str | None = Field(
         None, description="Password for the sentinels; set it where they require one; default: none"
     )
-    redis_sentinel_tls: bool | None = Field(
-        None,
-        description="Use TLS to the sentinels; set it where they differ from the servers; default: as redis_url says",
-    )
     key_prefix: str = Field(
         "tidegate",
         pattern=r"^[^{}\s]{1,64}$",

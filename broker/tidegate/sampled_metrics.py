@@ -11,7 +11,7 @@ from tidegate.host import HostProcess
 from tidegate.http.health import Health
 from tidegate.monitoring.cluster_metrics import ClusterPage
 from tidegate.monitoring.exporters import Brokers, ForeignNames
-from tidegate.monitoring.lag_sampler import LagSampler
+from tidegate.monitoring.lag_sampler import HANDOVER_MS, LagSampler
 from tidegate.process import LoopLag
 from tidegate.protocol import consumer_blobs
 from tidegate.settings import Settings
@@ -23,9 +23,7 @@ from tidegate.telemetry.metrics import metrics
 from tidegate.topics.catalog import Catalog
 
 
-def sample_broker(
-    store: Store, lease: BrokerLease, health: Health, lag: LoopLag, delays: DelayedHeartbeats | None
-) -> None:
+def sample_broker(store: Store, lease: BrokerLease, health: Health, lag: LoopLag, delays: DelayedHeartbeats) -> None:
     """Register the broker's own values. A lane to several primaries is up when all of its links are."""
 
     def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
@@ -42,8 +40,7 @@ def sample_broker(
     metrics.sample(declared.BUILD, lambda: {(tidegate.__version__,): 1})
     metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): lag.worst_s})
     metrics.sample(declared.LOOP_STALL_MAX_SECONDS, lambda: {(): lag.longest_s})
-    if delays is not None:
-        metrics.sample(declared.HEARTBEATS_DELAYED, lambda: {(): delays.held})
+    metrics.sample(declared.HEARTBEATS_DELAYED, lambda: {(): delays.held})
 
 
 def sample_client_metrics(pushed: ClientMetrics) -> None:
@@ -67,7 +64,9 @@ def lag_sampler(store: Store, settings: Settings, catalog: Catalog, lease: Broke
     brokers = Brokers(lease.live, lease.preferred, lambda: lease.cluster_id)
     foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
     page = ClusterPage(store, settings, catalog.all_topics, foreign)
-    sampler = LagSampler(store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page)
+    sampler = LagSampler(
+        store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page, handover_ms=HANDOVER_MS
+    )
     exporting = sampler.singleton_lease
     metrics.cluster_page = lambda: page.text if exporting.is_past_handover else ()
     metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(exporting.is_past_handover)})

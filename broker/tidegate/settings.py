@@ -36,6 +36,7 @@ SECRETS: Final = frozenset(
     }
 )  # fmt: skip
 """Settings whose values are never printed; the URLs of Redis and of the archive may contain a password or keys."""
+_LAG_SAMPLES_PER_USAGE_REPORT: Final = 6
 SECRETS_DIR: Final = "TIDEGATE_SECRETS_DIR"
 """Directory with files named like the variables and containing their values, as mounted Kubernetes Secrets."""
 
@@ -111,6 +112,11 @@ class Settings(ProcessSettings):
         """Replace the values set at run time; the settings themselves never change."""
         self._dynamic_configs = values
 
+    @property
+    def usage_report_interval_ms(self) -> int:
+        """Interval between a broker's reports of usage; 0: none."""
+        return self.lag_sample_interval_ms * _LAG_SAMPLES_PER_USAGE_REPORT
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -144,19 +150,6 @@ class Settings(ProcessSettings):
         description="Heartbeat interval of members of consumer groups (KIP-848) and share groups, unless the group has "
         "its own; lower it to rebalance sooner",
     )
-    group_share_max_size: int = Field(
-        200,
-        ge=1,
-        le=1_000,
-        description="Maximum number of members of a share group; raise it for larger groups",
-    )
-    group_share_record_lock_duration_ms: int = Field(
-        30_000,
-        ge=1_000,
-        le=3_600_000,
-        description="Time for which a member of a share group has the records that it acquired, unless the group has "
-        "`share.record.lock.duration.ms`; raise it for slow processing",
-    )
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
         "bidirectional",
         description="Which groups may change their protocol while they have members: classic groups that a member "
@@ -172,30 +165,19 @@ class Settings(ProcessSettings):
     group_max_size: int = Field(
         5_000,
         ge=1,
-        description="Maximum number of members of a group other than a share group; raise it for larger groups",
+        description="Maximum number of members of a group, 1,000 at most in a share group; raise it for larger groups",
     )
     offsets_retention_minutes: int = Field(
         10_080,
         ge=1,
         description="Time for which the offsets of an empty group are kept; raise it if consumers pause for longer",
     )
-    heartbeat_delay_max_ms: int = Field(
-        3_000,
-        ge=0,
-        description="Maximum time that a heartbeat reply is delayed until the group rebalances, for clients that "
-        "support it; 0 replies at once, so that members learn of a rebalance at their next heartbeat",
-    )
-    group_events_max: int = Field(
-        10_000,
-        ge=0,
-        description="Number of events that are kept for each shard of groups; raise it for a longer history; 0 "
-        "keeps none",
-    )
     lag_sample_interval_ms: int = Field(
         10_000,
         ge=0,
         description="Interval between two samples of a group's lag, taken by one elected broker; groups at rest are "
-        "sampled each minute while records wait, else every 5 minutes; lower it for finer trends; 0 takes none",
+        "sampled each minute while records wait, else every 5 minutes; each broker reports its usage in every sixth "
+        "interval; lower it for finer trends; 0 takes none",
     )
     internal_topics_interval_ms: int = Field(
         0,
@@ -210,12 +192,6 @@ class Settings(ProcessSettings):
         ge=0,
         description="Maximum number of groups on /metrics, and a tenth of the maximum number of partitions; the metric "
         "tidegate_series_left_out counts the others; raise it if Prometheus can hold them",
-    )
-    metrics_handover_ms: int = Field(
-        15_000,
-        ge=0,
-        description="Time without cluster metrics when another broker takes over exporting them; set it to the "
-        "scrape interval, so that no scrape sees both",
     )
     metrics_exporter_names: str = Field(
         "kafka_exporter,kminion",
@@ -250,11 +226,6 @@ class Settings(ProcessSettings):
         description="Create a missing dead-letter topic with the first dead letter of a share group; enable it if "
         "everyone who may configure groups may also create topics",
     )
-    errors_deadletterqueue_topic_name_prefix: str = Field(
-        "dlq.",
-        description="Prefix that the name of a dead-letter topic needs to be created; change it to fit the names of "
-        "your topics",
-    )
 
     # -- the log
     message_max_bytes: int = Field(
@@ -275,27 +246,10 @@ class Settings(ProcessSettings):
         description="Maximum size of the records of a partition; default of the topic setting retention.bytes; set it"
         " to limit the memory of Redis; -1: no limit",
     )
-    log_retention_check_interval_ms: int = Field(
-        30_000,
-        ge=50,
-        description="Interval between two checks for records whose retention is over; lower it to free memory sooner",
-    )
-    log_entry_bytes_max: int = Field(
-        1 << 20,
-        ge=1,
-        description="Maximum size of one stream entry, into which small batches are joined; a larger batch has an "
-        "entry of its own; lower it if reads of old records stall Redis",
-    )
     client_metrics_enabled: bool = Field(
         False,
         description="Take the metrics that clients push (KIP-714) and show sums of them at /metrics; needs "
         "`tidegate[client-metrics]` and subscriptions made by `kafka-client-metrics`; without it clients do not push",
-    )
-    usage_sample_interval_ms: int = Field(
-        60_000,
-        ge=0,
-        description="Interval at which this broker writes what it served, by topic and group; lower it for finer "
-        "figures; 0 writes none",
     )
     archive_path: str | None = Field(
         None,

@@ -81,13 +81,12 @@ def _tls(named: dict[str, str]) -> dict[str, Any]:
 
 
 def _sentinel_login(files: dict[str, Any] | None) -> dict[str, Any]:
-    """Connection options of sentinels: TLS if the servers use it, unless the brokers' variable disables it."""
-    with_tls = _yes(os.environ.get("TIDEGATE_REDIS_SENTINEL_TLS", str(files is not None)))
+    """Connection options of sentinels: TLS if the servers use it."""
     return clients.login(
         os.environ.get("TIDEGATE_REDIS_SENTINEL_USERNAME"),
         os.environ.get("TIDEGATE_REDIS_SENTINEL_PASSWORD"),
         _SOCKET_TIMEOUT_S,
-        (files or _tls({})) if with_tls else None,
+        files,
     )
 
 

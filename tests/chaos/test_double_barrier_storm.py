@@ -24,6 +24,7 @@ from aiokafka import AIOKafkaConsumer
 
 from bench.cluster import BrokerProcess, Cluster
 from tests.chaos.test_double_barrier import SETTINGS, make_topic
+from tests.kit.cluster import CONSTANTS
 from tests.support.barriers import Group
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.proxy import BOTH, Way
@@ -171,8 +172,8 @@ def consumer(bootstrap: str) -> Any:
 
 async def test_after_the_storm_every_group_is_stable_and_its_history_whole(rng: random.Random) -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs every lost connection
-    settings = {**SETTINGS, "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "60000", "TIDEGATE_GROUP_EVENTS_MAX": "1000000"}
-    with Cluster(brokers=3, settings=settings) as cluster:
+    settings = {**SETTINGS, "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "60000"}
+    with Cluster(brokers=3, settings=settings, constants=CONSTANTS) as cluster:
         await make_topic(cluster.brokers[0].address)
         storm = Storm(cluster, rng)
         groups = {name: Group(cluster, name) for name in storm.here}

@@ -81,8 +81,8 @@ class Queue:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    settings = {"TIDEGATE_LOG_FORMAT": "json", "TIDEGATE_GROUP_SHARE_RECORD_LOCK_DURATION_MS": "5000"}
-    with Cluster(brokers=2, settings=settings) as running:
+    constants = {"tidegate.groups.configs.SHARE_RECORD_LOCK_DURATION_MS": 5_000}
+    with Cluster(brokers=2, settings={"TIDEGATE_LOG_FORMAT": "json"}, constants=constants) as running:
         yield running
 
 

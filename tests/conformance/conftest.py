@@ -19,9 +19,8 @@ def cluster() -> Iterator[Cluster]:
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
         "TIDEGATE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300",
         "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
-        "TIDEGATE_METRICS_HANDOVER_MS": "0",
-        "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
     }
+    constants = {"tidegate.log.upkeep.CHECK_INTERVAL_MS": 1_000, "tidegate.monitoring.lag_sampler.HANDOVER_MS": 0}
     with ExitStack() as stack:
         redis_url = stack.enter_context(Sharded(replicas=0)).url if ON_CLUSTER else None
-        yield stack.enter_context(Cluster(brokers=3, settings=settings, redis_url=redis_url))
+        yield stack.enter_context(Cluster(brokers=3, settings=settings, redis_url=redis_url, constants=constants))

@@ -25,6 +25,8 @@ from tidegate_pipeline.topics import read_topics
 
 PARTITIONS = 3
 BEFORE, AFTER = 12_000, 600
+SMALL_AND_QUICK = {"tidegate.log.append.ENTRY_BYTES_MAX": 8 << 10, "tidegate.log.upkeep.CHECK_INTERVAL_MS": 200}
+"""Constants with which a small topic has many entries, and loses them soon."""
 """Records produced, and archived where they were; and produced after Redis was trimmed."""
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SHAPE = Shape(segment_bytes=128 << 10, row_group_bytes=16 << 10)
@@ -59,11 +61,9 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
     root = tmp_path_factory.mktemp("archive")
     settings = {
         "TIDEGATE_ARCHIVE_PATH": str(root),
-        "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "200",
-        "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(8 << 10),
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    with Cluster(brokers=2, settings=settings, constants=SMALL_AND_QUICK) as cluster:
         yield given_tiered(cluster, root)
 
 

@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from pyarrow import fs
 
 from bench.cluster import Cluster, free_port
-from tests.conformance.test_cold_clients import PARTITIONS, Tiered, given_tiered
+from tests.conformance.test_cold_clients import PARTITIONS, SMALL_AND_QUICK, Tiered, given_tiered
 from tests.support.plain_archive import archive_topic
 from tidegate_pipeline.archive.segment_writer import Shape
 from tidegate_pipeline.jobs.history_job import table_path
@@ -65,12 +65,7 @@ def wait_for(port: int) -> None:
 
 @pytest.fixture(scope="module")
 def tiered(uri: str) -> Iterator[Tiered]:
-    settings = {
-        "TIDEGATE_ARCHIVE_PATH": uri,
-        "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "200",
-        "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(8 << 10),
-    }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    with Cluster(brokers=2, settings={"TIDEGATE_ARCHIVE_PATH": uri}, constants=SMALL_AND_QUICK) as cluster:
         yield given_tiered(cluster, uri)
 
 

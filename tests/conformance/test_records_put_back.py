@@ -75,10 +75,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     root = tmp_path_factory.mktemp("archive")
     settings = {
         "TIDEGATE_ARCHIVE_PATH": str(root),
-        "TIDEGATE_LOG_ENTRY_BYTES_MAX": str(8 << 10),
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    constants = {"tidegate.log.append.ENTRY_BYTES_MAX": 8 << 10}
+    with Cluster(brokers=2, settings=settings, constants=constants) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topics = [NewTopic(name, 2, 1, config={"retention.ms": "-1"}) for name in ("orders", "copy")]
         for future in admin.create_topics(topics).values():

@@ -164,7 +164,6 @@ async def test_pipeline_archives_and_brokers_read_it_as_compose_starts_them(buil
     environment = {
         **on_loopback(redis, port, admin_port),
         "TIDEGATE_ARCHIVE_PATH": "/archive",
-        "TIDEGATE_LOG_RETENTION_CHECK_INTERVAL_MS": "1000",
     }
     lake = services()["lake"]
     jobs = {**lake["environment"], "TIDEGATE_REDIS_URL": redis.url, "SPARK_LOCAL_IP": "127.0.0.1"}

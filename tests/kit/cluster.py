@@ -27,10 +27,8 @@ _LIBRARIES: Final = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
 )
-SETTINGS: Final = {
-    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
-    "TIDEGATE_GROUP_EVENTS_MAX": "1000000",
-}
+SETTINGS: Final = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200"}
+CONSTANTS: Final = {"tidegate.groups.model.GROUP_EVENTS_MAX": 1_000_000}
 STARTED_S: Final = 300.0
 """Brokers are ready long before, on a machine that does little else."""
 KEEPING: Final = ("--appendonly", "yes", "--appendfsync", "always")
@@ -157,7 +155,7 @@ class FaultyCluster:
             clock = SteppedProcess(self._clocks / f"broker-{number}")
             settings |= clock.environment(self._library)
         url = self.cluster.redis_url if redis_link is None else redis_link.url
-        process = BrokerProcess(url, self.cluster.directory, f"broker-{number + 1}", settings)
+        process = BrokerProcess(url, self.cluster.directory, f"broker-{number + 1}", settings, CONSTANTS)
         client_link.target = process.port
         self.cluster.brokers.append(process)
         process.start()

@@ -127,10 +127,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
         "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
-        "TIDEGATE_METRICS_HANDOVER_MS": "1000",
         "TIDEGATE_ARCHIVE_PATH": str(archive),
     }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    constants = {"tidegate.monitoring.lag_sampler.HANDOVER_MS": 1_000}
+    with Cluster(brokers=2, settings=settings, constants=constants) as cluster:
         targets = [f"127.0.0.1:{broker.admin_port}" for broker in cluster.brokers]
         place = tmp_path_factory.mktemp("prometheus")
         pipeline = f"127.0.0.1:{free_port()}"

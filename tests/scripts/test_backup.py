@@ -295,7 +295,7 @@ async def test_restored_log_is_read_from_its_archive(
     await open_cluster(store, settings)
     await given_log(store)
     await store.command("HSET", store.cluster_keys.topics, "default/orders", json.dumps(record))
-    async with broker(settings, archive_path=str(root), log_entry_bytes_max=1) as logs:
+    async with broker(settings, archive_path=str(root), entry_bytes_max=1) as logs:
         before = await given_two_tiers(logs.partition(TOPIC, 0), root)  # 0 to 68 are archived, the log ends at 80
     await typed("create", file, *at(settings))
     await typed("restore", file, *at(settings, OTHER))

@@ -49,15 +49,17 @@ async def broker(clock: SteppedClock, settings: Settings) -> AsyncIterator[Whole
 class ExportingBroker:
     """A broker that samples and exports. `scrape` samples first, then reads what a scraper would."""
 
-    def __init__(self, broker: WholeBroker, name: str = "1", **changes: Any) -> None:
-        changes = {"lag_sample_interval_ms": LEASE_MS, "metrics_handover_ms": 0, **changes}
+    def __init__(self, broker: WholeBroker, name: str = "1", handover_ms: int = 0, **changes: Any) -> None:
+        changes = {"lag_sample_interval_ms": LEASE_MS, **changes}
         settings = broker.settings.model_copy(update=changes)
         catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
         foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
         self._broker = broker
         self.page = ClusterPage(broker.store, settings, catalog.all_topics, foreign)
-        self.sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page)
+        self.sampler = LagSampler(
+            broker.store, settings, catalog.get, assigned_partitions, lambda: name, self.page, handover_ms=handover_ms
+        )
 
     def reported(self, accept: str = "") -> Scrape:
         metrics.cluster_page = lambda: self.page.text if self.sampler.singleton_lease.is_past_handover else ()
@@ -340,8 +342,8 @@ async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, rep
 
 async def test_series_are_exported_by_one_broker(broker: WholeBroker, clock: SteppedClock) -> None:
     await broker.create("t")
-    first = ExportingBroker(broker, "1", metrics_handover_ms=500, lag_sample_interval_ms=400)
-    second = ExportingBroker(broker, "2", metrics_handover_ms=500, lag_sample_interval_ms=400)
+    first = ExportingBroker(broker, "1", handover_ms=500, lag_sample_interval_ms=400)
+    second = ExportingBroker(broker, "2", handover_ms=500, lag_sample_interval_ms=400)
     now_s = 1_000.0
     for exporter in (first, second):
         exporter.sampler.singleton_lease._clock = lambda: now_s

@@ -47,7 +47,7 @@ def files(root: Path) -> list[Path]:
 
 @asynccontextmanager
 async def cold_broker(settings: Settings, root: Path, **changes: Any) -> AsyncIterator[Logs]:
-    async with broker(settings, archive_path=str(root), log_entry_bytes_max=1, **changes) as logs:
+    async with broker(settings, archive_path=str(root), entry_bytes_max=1, **changes) as logs:
         yield logs
 
 

@@ -372,7 +372,7 @@ async def test_compactor_compacts_up_to_the_end_of_an_earlier_visit(
 
 async def test_compaction_after_trim_and_delete_records(store: Store, settings: Settings) -> None:
     await given_log(store)
-    async with broker(settings, log_entry_bytes_max=1) as logs:
+    async with broker(settings, entry_bytes_max=1) as logs:
         log = logs.partition(topic_of(), 0)
         for number in range(30):
             await add(log, (b"k%d" % (number % 5), b"1"), (b"x", b"2"), timestamp=1_000 + number)

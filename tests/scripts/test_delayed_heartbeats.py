@@ -66,8 +66,7 @@ async def delayed_heartbeats(world: World) -> AsyncIterator[list[DelayedHeartbea
     """The holds of both brokers."""
 
     def of(broker: Broker) -> DelayedHeartbeats:
-        settings = world.settings.model_copy(update={"heartbeat_delay_max_ms": HOLD_MS})
-        return DelayedHeartbeats(broker.store, settings, broker.heartbeats)
+        return DelayedHeartbeats(broker.store, broker.heartbeats, HOLD_MS)
 
     opened = [of(broker) for broker in world.brokers]
     for each in opened:

@@ -265,10 +265,10 @@ async def test_metrics_of_a_share_group(shares: ShareWorld) -> None:
     assert await a.acknowledge({0: [(0, 1, (ACCEPT,)), (2, 4, (RELEASE,)), (5, 5, (REJECT,))]}) == "NONE"
     await shares.produce(5)
     broker = shares.brokers[1]
-    settings = broker.store.settings.model_copy(update={"lag_sample_interval_ms": 1_000, "metrics_handover_ms": 0})
+    settings = broker.store.settings.model_copy(update={"lag_sample_interval_ms": 1_000})
     catalog = broker.catalog
     page = ClusterPage(broker.store, settings, catalog.all_topics, ForeignNames("", LIVE, catalog.get))
-    sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: "1", page)
+    sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: "1", page, handover_ms=0)
 
     assert await sampler.sample()
 

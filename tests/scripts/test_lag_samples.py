@@ -61,7 +61,7 @@ async def produce(broker: WholeBroker, index: int, timestamps: list[int]) -> Non
 def sampler(broker: WholeBroker, **changes: Any) -> LagSampler:
     settings = broker.settings.model_copy(update=changes)
     find = broker.context.catalog.get
-    return LagSampler(broker.store, settings, find, assigned_partitions, lambda: str(broker.node_id))
+    return LagSampler(broker.store, settings, find, assigned_partitions, lambda: str(broker.node_id), handover_ms=0)
 
 
 async def samples(store: Store) -> list[dict[str, str]]:

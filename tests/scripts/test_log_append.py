@@ -44,7 +44,7 @@ async def test_append_batches_of_one_tick_become_one_entry(store: Store, setting
 
 
 async def test_entries_stay_below_the_cap(store: Store, settings: Settings) -> None:
-    async with broker(settings, log_entry_bytes_max=1_000) as logs:
+    async with broker(settings, entry_bytes_max=1_000) as logs:
         log = await _open(store, logs)
         await asyncio.gather(*(append_later(log, batch(value=b"x" * 400)) for _ in range(5)))
         await append(log, value=b"x" * 5_000)
@@ -143,7 +143,7 @@ async def test_read_of_an_uncached_log_reaches_its_end(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.log.services.CACHE_BYTES_MAX", 2_000)
-    async with broker(settings, log_entry_bytes_max=300) as logs:
+    async with broker(settings, entry_bytes_max=300) as logs:
         log = await _open(store, logs)
         await asyncio.gather(*(append_later(log, batch(count=2, value=b"y" * 50)) for _ in range(100)))
         found = await read_all(log)

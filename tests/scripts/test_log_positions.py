@@ -13,7 +13,7 @@ from tests.support.logs import TOPIC, append, append_later, batch, batches_of, b
 from tidegate.errors import OffsetOutOfRange
 from tidegate.log.logs import Logs
 from tidegate.log.retention import apply_retention
-from tidegate.log.upkeep import Retention, upkeep_item
+from tidegate.log.upkeep import CHECK_INTERVAL_MS, Retention, upkeep_item
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -127,7 +127,7 @@ async def test_log_57_time_takes_what_is_old_and_nothing_behind_a_younger_batch(
     """Scenario 57, by time."""
     await given_log(store)
     now = int(time.time() * 1000)
-    async with broker(settings, log_entry_bytes_max=1) as logs:
+    async with broker(settings, entry_bytes_max=1) as logs:
         log = logs.partition(_topic(retention_ms=60_000), 0)
         for age in (90_000, 80_000, 10_000, 70_000, 0):
             await append(log, timestamp=now - age)
@@ -146,7 +146,7 @@ async def test_retention_batches_without_a_time_are_deleted_with_the_next_that_i
     """Their timestamp is -1: taken as a time, it would be older than every limit, and new records would be deleted."""
     await given_log(store)
     now = int(time.time() * 1000)
-    async with broker(settings, log_entry_bytes_max=1) as logs:
+    async with broker(settings, entry_bytes_max=1) as logs:
         log = logs.partition(_topic(retention_ms=60_000), 0)
         await append(log, timestamp=-1)
         assert await apply_retention(log) == 0
@@ -195,7 +195,7 @@ async def test_upkeep_due_runs_at_any_broker_without_appends(clock_store: Store,
         assert await taker.run_due() == 1
         assert (await others.partition(topic, 0).end_offset()).log_start_offset == 1
         assert await taker.run_due() == 0
-        await clock.advance(settings.log_retention_check_interval_ms)
+        await clock.advance(CHECK_INTERVAL_MS)
         topics.clear()
         assert await taker.run_due() == 1
         assert await store.command("ZCARD", upkeep) == 0
@@ -204,7 +204,7 @@ async def test_upkeep_due_runs_at_any_broker_without_appends(clock_store: Store,
 async def test_trimming_proceeds_in_slices(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.log.retention.SLICE_ENTRIES", 100)
     await given_log(store)
-    async with broker(settings, log_entry_bytes_max=1) as logs:
+    async with broker(settings, entry_bytes_max=1) as logs:
         log = logs.partition(TOPIC, 0)
         answers = [append_later(log, batch(value=b"x" * 200)) for _ in range(600)]
         await asyncio.gather(*answers)
@@ -234,7 +234,7 @@ async def test_trim_between_snapshot_and_log_is_noticed(
 ) -> None:
     """A view that loads takes the newer snapshot when what followed the older one is gone."""
     await given_log(store)
-    async with broker(settings, log_entry_bytes_max=1) as ours, broker(settings) as theirs:
+    async with broker(settings, entry_bytes_max=1) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
         for sequence in range(20):
             await append(log, producer_id=7, epoch=0, sequence=sequence, value=b"x" * 5_000)

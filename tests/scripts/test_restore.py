@@ -45,7 +45,7 @@ async def two_tiers(
 ) -> AsyncIterator[tuple[Logs, PartitionLog, list[bytes]]]:
     """80 records in 40 entries, the first 34 archived; Redis holds offsets from 60 on. And what there was before."""
     await given_log(store)
-    async with broker(settings, archive_path=str(root), log_entry_bytes_max=1) as logs:
+    async with broker(settings, archive_path=str(root), entry_bytes_max=1) as logs:
         log = logs.partition(TOPIC, 0)
         for number in range(COUNT):
             await append(log, count=2, value=b"%03d" % number * 50, timestamp=1_000 + number)

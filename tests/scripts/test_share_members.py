@@ -108,7 +108,7 @@ async def test_scenario_8_a_silent_member(shares: ShareWorld) -> None:
 
 async def test_scenario_9_the_size_of_a_group(shares: ShareWorld) -> None:
     for broker in shares.brokers:
-        settings = broker.context.settings.model_copy(update={"group_share_max_size": 2})
+        settings = broker.context.settings.model_copy(update={"group_max_size": 2})
         broker.context.shares.groups._settings = settings
     a, b, c = (shares.member(name) for name in "abc")
     await shares.joined(a, b)

@@ -28,8 +28,11 @@ LOCAL = 4
 
 
 @pytest.fixture
-async def started(store: Store, settings: Settings, tmp_path: Path) -> AsyncIterator[LogBroker]:
-    own = Settings(**{**settings.model_dump(), "archive_path": str(tmp_path), "log_entry_bytes_max": 1})
+async def started(
+    store: Store, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[LogBroker]:
+    monkeypatch.setattr("tidegate.log.append.ENTRY_BYTES_MAX", 1)
+    own = Settings(**{**settings.model_dump(), "archive_path": str(tmp_path)})
     opened = await LogBroker.start(own)
     yield opened
     await opened.close()

@@ -28,7 +28,7 @@ SIZE = batch(count=2, value=b"x" * 1_000).size
 @pytest.fixture
 async def logs(store: Store, settings: Settings, tmp_path: Path) -> AsyncIterator[Logs]:
     await given_log(store)
-    async with broker(settings, archive_path=str(tmp_path), log_entry_bytes_max=1) as opened:
+    async with broker(settings, archive_path=str(tmp_path), entry_bytes_max=1) as opened:
         yield opened
 
 

@@ -74,7 +74,7 @@ async def test_usage_entry_counts_stored_bytes_of_both_tiers(broker: LogBroker) 
     await store.command("ZADD", keys.segments, 19, Segment(10, 10, 19, 10, 500, 0, "other").to_json())
     await reported.report()
     await store.command("HSET", keys.archive, "end", 20)
-    for _ in range(SIZES_MS // store.settings.usage_sample_interval_ms):
+    for _ in range(SIZES_MS // store.settings.usage_report_interval_ms):
         await reported.report()
 
     found = [one["held"]["default/t"] for one in await entries(store)]
@@ -95,7 +95,7 @@ async def test_usage_sizes_that_stand_still_are_not_read_each_minute(broker: Log
     for _ in range(2):
         await reported.report()
     assert sizes["meta"] == 2 * 52
-    for _ in range(SIZES_MS // store.settings.usage_sample_interval_ms):
+    for _ in range(SIZES_MS // store.settings.usage_report_interval_ms):
         await reported.report()
     assert sizes["meta"] <= 3 * 52
 
@@ -122,7 +122,7 @@ async def test_usage_stream_is_capped_and_an_idle_broker_writes_to_it(
 
 async def test_usage_unread_samples_are_dropped(broker: LogBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.monitoring.usage_reports._FORGOTTEN_MS", 1)
-    broker.store.settings = broker.store.settings.model_copy(update={"usage_sample_interval_ms": 0})
+    broker.store.settings = broker.store.settings.model_copy(update={"lag_sample_interval_ms": 0})
     reported = reports(broker)
     await reported.start()
     broker.logs.usage.committed("default/g", "", [])

@@ -68,9 +68,7 @@ class World:
         self.faults = Faults(self, random.Random(f"faults {plan.seed}"))
         self.partition_count = 6
         self.ports = PORTS
-        settings = [
-            Settings(port=port, admin_port=0, coordinator_shards=SHARDS, group_events_max=100_000) for port in PORTS
-        ]
+        settings = [Settings(port=port, admin_port=0, coordinator_shards=SHARDS) for port in PORTS]
         self.brokers = [
             Broker(self.loop, self.net, self.redis, one, random.Random(f"broker {plan.seed} {one.port}"))
             for one in settings

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 from crc32c import crc32c
 
-from tidegate.log.append import Appended
+from tidegate.log.append import ENTRY_BYTES_MAX, Appended
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import create_partition
@@ -105,8 +106,15 @@ async def given_log(store: Store, topic: Any = TOPIC, index: int = 0) -> None:
 
 
 @asynccontextmanager
-async def broker(settings: Settings, **changes: Any) -> AsyncIterator[Logs]:
-    """The logs of one more broker, with connections of its own."""
+async def broker(settings: Settings, *, entry_bytes_max: int | None = None, **changes: Any) -> AsyncIterator[Logs]:
+    """The logs of one more broker, with connections of its own; `entry_bytes_max` is for all brokers meanwhile."""
+    with mock.patch("tidegate.log.append.ENTRY_BYTES_MAX", entry_bytes_max or ENTRY_BYTES_MAX):
+        async with _broker(settings, **changes) as logs:
+            yield logs
+
+
+@asynccontextmanager
+async def _broker(settings: Settings, **changes: Any) -> AsyncIterator[Logs]:
     own = Settings(**{**settings.model_dump(), **changes})
     store = Store(own)
     await store.start()

@@ -55,7 +55,7 @@ async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: Sh
         results = await acknowledge(call, session, named(request), request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
             await close_session(call, session)
-        response = _response(results, lock_duration(call, session))
+        response = _response(results, lock_duration(session))
     except Exception as error:
         if not isinstance(error, KafkaError):
             logger.exception("request_failed", api="share_acknowledge", version=call.version)

@@ -224,7 +224,7 @@ class ShareFetching:
         topics: dict[bytes, list[SharePartitionData]] = {}
         for partition, result in results.items():
             topics.setdefault(partition.topic_id.bytes, []).append(result)
-        lock_ms = lock_duration(self._call, self._session)
+        lock_ms = lock_duration(self._session)
         self._call.reply(share_fetch_response(ErrorCode.none.value, None, lock_ms, topics.items()))
 
     def _end(self) -> None:

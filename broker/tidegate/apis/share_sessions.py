@@ -19,6 +19,7 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
     from_code,
 )
+from tidegate.groups.configs import SHARE_RECORD_LOCK_DURATION_MS
 from tidegate.groups.share.acknowledgements import Acknowledgement, check
 from tidegate.groups.share.sessions import SharePartition, ShareSession
 from tidegate.security.acls import Operation
@@ -124,9 +125,9 @@ def code_of(error: Exception) -> ErrorCode:
     return error.code if isinstance(error, KafkaError) else ErrorCode.unknown_server_error
 
 
-def lock_duration(call: Call, session: ShareSession) -> int:
+def lock_duration(session: ShareSession) -> int:
     """How long its group's locks last, ms, as far as the session knows."""
-    return session.lock_ms or call.context.settings.group_share_record_lock_duration_ms
+    return session.lock_ms or SHARE_RECORD_LOCK_DURATION_MS
 
 
 async def close_session(call: Call, session: ShareSession) -> None:

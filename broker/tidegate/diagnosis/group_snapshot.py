@@ -110,7 +110,7 @@ async def read_snapshot(
 
 async def _shares(store: Store, keys: GroupKeys) -> tuple[ShareSnapshot, ...]:
     found = await partitions_of(store, keys)
-    return shares_of(found, await ShareRecords(store, store.settings).in_flight(keys, list(found)))
+    return shares_of(found, await ShareRecords(store).in_flight(keys, list(found)))
 
 
 async def _dead_letters(store: Store, keys: GroupKeys) -> DeadLettersSnapshot:

@@ -93,6 +93,7 @@ STREAMS_VALUES: Final = (
 STREAMS_SESSION_TIMEOUT_MS: Final = 45_000
 STREAMS_HEARTBEAT_INTERVAL_MS: Final = 5_000
 SHARE_DELIVERY_COUNT_LIMIT: Final = 5
+SHARE_RECORD_LOCK_DURATION_MS: Final = 30_000
 SHARE_PARTITION_MAX_RECORD_LOCKS: Final = 2_000
 
 BELOW: Final = (
@@ -143,8 +144,8 @@ CONFIGS: Final = {
             "Heartbeat interval given to the group's members",
         ),
         _number(
-            "share.record.lock.duration.ms", "group_share_record_lock_duration_ms", 1_000, 3_600_000,
-            "Time for which a member has the records that it acquired",
+            "share.record.lock.duration.ms", "", 1_000, 3_600_000,
+            "Time for which a member has the records that it acquired", str(SHARE_RECORD_LOCK_DURATION_MS),
         ),
         _number(
             "share.delivery.count.limit", "", 2, 25,

@@ -16,6 +16,7 @@ import structlog
 
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
+from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Faulty
@@ -58,7 +59,7 @@ def group_script_keys(keys: GroupKeys) -> list[str]:
 
 def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
     """ARGV[1..4] of the same scripts; `broker` is the broker name in events."""
-    return [keys.ref, keys.shard_keys.wake, store.settings.group_events_max, broker]
+    return [keys.ref, keys.shard_keys.wake, GROUP_EVENTS_MAX, broker]
 
 
 def extend_sessions_after_outage(store: Store, keys: GroupKeys, consumers: bool = False) -> None:

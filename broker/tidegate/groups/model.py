@@ -12,6 +12,8 @@ from uuid import uuid4
 
 from tidegate.errors import KafkaError
 
+GROUP_EVENTS_MAX: Final = 10_000
+"""Events that are kept for each shard of groups, about."""
 _NAME_LENGTH_MAX: Final = 255
 
 

@@ -39,6 +39,7 @@ from tidegate.groups.expire_and_retry import (
     nobody,
 )
 from tidegate.groups.expiry import expirer
+from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
@@ -273,7 +274,7 @@ class Offsets:
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
         times_ms = commit_times_ms(self._store, self._lease_ends_ms)
-        return commit_arguments(groups, self._store.settings.group_events_max, self._broker(), times_ms)
+        return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), times_ms)
 
 
 def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:

@@ -5,7 +5,7 @@ The algorithm has four steps, and each partition has at most one append command 
 1. Judge (`admission.py`). Each queued batch of an idempotent producer is checked against the producer table of the
    cached LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began
    after the batch was queued, because the cached state may be older than the log.
-2. Combine. The accepted batches, up to `log_entry_bytes_max`, become one stream entry.
+2. Combine. The accepted batches, up to ENTRY_BYTES_MAX, become one stream entry.
 3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses
    an id that is not above the stream's last id. This refusal is the compare-and-set: if another broker appended
    first, the XADD fails, this broker reads the entries that it missed, and judges the batches again.
@@ -27,7 +27,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidegate.errors import (
     InvalidProducerEpoch,
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Appended", "Appends", "OnAppended"]
 
+ENTRY_BYTES_MAX: Final = 1 << 20
+"""Largest stream entry into which small batches are joined; a larger batch has an entry of its own."""
 APPEND_CONTROL = Script("log/append_control")
 
 
@@ -133,7 +135,7 @@ class Appends:
 
     def _take(self, view: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
         """Dequeue the batches of the next entry; return them, their producers' next states and their bytes."""
-        queue, limit = self._queue, self._log.settings.log_entry_bytes_max
+        queue, limit = self._queue, ENTRY_BYTES_MAX
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
         kept: deque[QueuedBatch] = deque()

@@ -26,6 +26,8 @@ logger = structlog.get_logger()
 
 TAKE_UPKEEP = Script("log/take_upkeep")
 
+CHECK_INTERVAL_MS: Final = 30_000
+"""Interval between two checks for records whose retention is over."""
 _TAKE_ITEMS: Final = 100
 
 FindTopic = Callable[[str, str], "Topic | None"]
@@ -33,13 +35,13 @@ FindLog = Callable[["Topic", int], PartitionLog | RecordLog]
 
 
 class Retention:
-    """Takes due partitions from the shared list, every `log_retention_check_interval_ms`."""
+    """Takes due partitions from the shared list, every CHECK_INTERVAL_MS."""
 
     def __init__(self, store: Store, settings: Settings, find_topic: FindTopic, find_log: FindLog) -> None:
         self._store = store
         self._find_topic = find_topic
         self._find_log = find_log
-        self._interval_ms = settings.log_retention_check_interval_ms
+        self._interval_ms = CHECK_INTERVAL_MS
         self._task: asyncio.Task[None] | None = None
         self._compactor = Compactor(self._store, self._interval_ms)
         self._requests = CompactionRequests(self._store, self._log_of)

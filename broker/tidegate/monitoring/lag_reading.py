@@ -223,7 +223,7 @@ class LagReader:
             for one, name in (await partitions_of(self._store, keys)).items()
             if (topic := self._find_topic(keys.org, name)) is not None and topic.topic_id == one.topic_id
         }
-        found = await ShareRecords(self._store, self._store.settings).in_flight(keys, list(listed))
+        found = await ShareRecords(self._store).in_flight(keys, list(listed))
         return {
             (name, one.index): read for (one, name), read in zip(listed.items(), found, strict=True) if read is not None
         }

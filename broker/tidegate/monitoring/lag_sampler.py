@@ -27,6 +27,9 @@ from tidegate.store.samples import add_samples
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 
+HANDOVER_MS: Final = 15_000
+"""Time without cluster metrics when another broker takes over exporting them: a usual scrape interval, so that no
+scrape finds a series at two brokers."""
 SAMPLES_MAX: Final = 50_000
 """Limit of stored lag samples, over all groups."""
 _GROUPS_AT_ONCE: Final = 20
@@ -72,6 +75,8 @@ class LagSampler:
         partitions_of: Callable[[bytes], Mapping[str, list[int]] | None],
         broker: Callable[[], str],
         reported: Reader | None = None,
+        *,
+        handover_ms: int,
     ) -> None:
         self.taken = 0
         self.round_s = 0.0
@@ -81,7 +86,7 @@ class LagSampler:
         self._resting = RestingGroups(find_topic, self._interval_ms)
         self._follows_changes = False
         self.singleton_lease = SingletonLease(
-            store, store.cluster_keys.lag_sampler, broker, self._interval_ms, settings.metrics_handover_ms
+            store, store.cluster_keys.lag_sampler, broker, self._interval_ms, handover_ms
         )
         self._first_places: dict[str, Place] = {}
         self._clock = asyncio.get_running_loop().time

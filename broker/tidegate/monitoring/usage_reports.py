@@ -53,7 +53,7 @@ class _Sizes:
 
 
 class UsageReports:
-    """Reports a broker's counters, and the sizes of the topics in `topics`, every `usage_sample_interval_ms`.
+    """Reports a broker's counters, and the sizes of the topics in `topics`, every `usage_report_interval_ms`.
 
     An entry is written even if all counters are 0, to distinguish an idle broker from a stopped one.
     """
@@ -67,7 +67,7 @@ class UsageReports:
         broker: Callable[[], str],
     ) -> None:
         self._store, self._usage, self._topics, self._broker = store, usage, topics, broker
-        self._interval_ms, self._entries_max = settings.usage_sample_interval_ms, SAMPLES_MAX
+        self._interval_ms, self._entries_max = settings.usage_report_interval_ms, SAMPLES_MAX
         self._since_s = asyncio.get_running_loop().time()
         self._reports = 0
         self._sizes: dict[str, _Sizes] = {}

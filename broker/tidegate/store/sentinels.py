@@ -49,12 +49,11 @@ class Sentinels:
     def __init__(self, settings: Settings, topology: Topology) -> None:
         self._topology = topology
         timeout_s = settings.redis_connect_timeout_ms / 1000
-        with_tls = topology.tls if settings.redis_sentinel_tls is None else settings.redis_sentinel_tls
         options = login(
             settings.redis_sentinel_username,
             settings.redis_sentinel_password,
             timeout_s,
-            tls_files(settings, topology) if with_tls else None,
+            tls_files(settings, topology) if topology.tls else None,
         )
         self._timeout_s = timeout_s
         self._clients = sentinel_clients(topology.hosts, options)

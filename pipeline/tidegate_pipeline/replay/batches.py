@@ -18,7 +18,7 @@ from tidegate_pipeline.errors import CorruptLimit
 from tidegate_pipeline.replay.partitioner import partition_of
 
 ENTRY_BYTES_MAX: Final = 1 << 20
-"""As brokers' `log_entry_bytes_max`: an entry is larger only where one batch is."""
+"""As brokers' `tidegate.log.append.ENTRY_BYTES_MAX`: an entry is larger only where one batch is."""
 ENTRY_BATCHES_MAX: Final = 1_000
 """What a script can hand on in one command."""
 

@@ -200,8 +200,8 @@ class CappedStreams:
         number = f"{count} entries" if count else "entries"
         if self._fail_on_data_loss:
             raise DataLoss(
-                f"{stream}: {number} ({which}) were trimmed before they were read. Read more often or keep more "
-                "(group_events_max; samples of lag and usage have a fixed cap); failOnDataLoss=false, for jobs "
+                f"{stream}: {number} ({which}) were trimmed before they were read. Read more often, "
+                "because its length is fixed; failOnDataLoss=false, for jobs "
                 "source.fail_on_data_loss=false, continues without them"
             )
         logger.warning("entries_lost", stream=stream, count=count, which=which)

@@ -11,6 +11,7 @@ from tidegate.groups.consumer.membership import Expired
 from tidegate.groups.consumer.model import EpochGroup
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage
 from tidegate.groups.identity import candidate
+from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -57,7 +58,7 @@ def update_call(
     group.write_id = token_hex(8) if group.is_changed else base.write_id
     new_id = "" if base.own_id else candidate(keys)
     group.own_id = base.own_id or new_id.partition(" ")[0]
-    args: list[Arg] = [keys.ref, shard.wake, store.settings.group_events_max, broker]
+    args: list[Arg] = [keys.ref, shard.wake, GROUP_EVENTS_MAX, broker]
     args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms, form.configs]
     args += [0 if group.target_epoch == base.target_epoch else form.min_interval_ms, form.type]
     args.append(int(any(group.members[member_id].is_away for member_id in group.dirty)))

@@ -22,6 +22,7 @@ from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.decision_queue import DecisionQueue
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
+from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.groups.share import stored
 from tidegate.groups.share.decisions import decide, expire
 from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
@@ -36,6 +37,8 @@ from tidegate.store.store import Store
 UPDATE_GROUP = Script("share/update_group")
 
 _STALE: Final = -101
+SIZE_MAX: Final = 1_000
+"""Members of a share group; every assignment is computed of all of them."""
 _TRIES_MAX: Final = 20
 """Writes of one decision: each refusal means that another broker changed the group, or that a session ended."""
 _READS_MAX: Final = 10
@@ -72,7 +75,8 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
             group = base.copy()
             expire(group, expired)
             heartbeats = [work for work in works if work is not None]
-            decided = iter(decide(group, heartbeats, topics, self._settings.group_share_max_size))
+            size_max = min(self._settings.group_max_size, SIZE_MAX)
+            decided = iter(decide(group, heartbeats, topics, size_max))
             await self._start_offsets.initialise(keys, base.topics, group.topics)
             code, *reply = await self._write(keys, base, group, expired)
             if code == 0:
@@ -120,7 +124,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
         group.write_id = token_hex(8) if group.is_changed else base.write_id
         session_timeout_ms = self._settings.group_consumer_session_timeout_ms
         new_id = "" if base.own_id else candidate(keys)
-        args: list[Arg] = [keys.ref, self._store.settings.group_events_max, self._broker()]
+        args: list[Arg] = [keys.ref, GROUP_EVENTS_MAX, self._broker()]
         args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms]
         args += [self._settings.group_consumer_heartbeat_interval_ms, shard.wake]
         group.own_id = base.own_id or new_id.partition(" ")[0]

@@ -11,6 +11,7 @@ from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from tidegate.groups.expire_and_retry import BrokerName
 from tidegate.groups.expiry import group_of
 from tidegate.groups.identity import candidate
+from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.groups.share.stored import TYPE
@@ -56,7 +57,7 @@ async def delete_group(store: Store, groups: ShareGroups, keys: GroupKeys, broke
         partitions = list(await partitions_of(store, keys))
         names = [keys.group, keys.targets, keys.shares, shard.groups, shard.deadlines, shard.events]
         names += _keys_of(keys, partitions)
-        args: list[Arg] = [keys.ref, store.settings.group_events_max, broker(), *(one.name for one in partitions)]
+        args: list[Arg] = [keys.ref, GROUP_EVENTS_MAX, broker(), *(one.name for one in partitions)]
         (is_deleted,) = await store.run(DELETE_SHARE_GROUP, names, *args)
         if is_deleted:
             return

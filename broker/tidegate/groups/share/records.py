@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.groups.configs import SHARE_DELIVERY_COUNT_LIMIT, SHARE_PARTITION_MAX_RECORD_LOCKS
+from tidegate.groups.configs import (
+    SHARE_DELIVERY_COUNT_LIMIT,
+    SHARE_PARTITION_MAX_RECORD_LOCKS,
+    SHARE_RECORD_LOCK_DURATION_MS,
+)
 from tidegate.groups.share.acknowledgements import Acknowledgement
 from tidegate.groups.share.sessions import SharePartition
-from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -147,14 +150,15 @@ class InFlight:
 class ShareRecords:
     """The records in flight of share groups."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store, self._settings = store, settings
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
-    def _defaults(self) -> list[Arg]:
+    @staticmethod
+    def _defaults() -> list[Arg]:
         """The first arguments of every script: the defaults of the group's configs."""
         return [
             SHARE_DELIVERY_COUNT_LIMIT,
-            self._settings.group_share_record_lock_duration_ms,
+            SHARE_RECORD_LOCK_DURATION_MS,
             SHARE_PARTITION_MAX_RECORD_LOCKS,
         ]
 

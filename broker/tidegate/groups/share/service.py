@@ -46,7 +46,7 @@ class ShareService:
 
     def __init__(self, store: Store, settings: Settings, catalog: Catalog, log_of: LogOf, broker: BrokerName) -> None:
         self._catalog, self._log_of = catalog, log_of
-        self.records = ShareRecords(store, settings)
+        self.records = ShareRecords(store)
         self.start_offsets = StartOffsets(store, self._log)
         self.groups = ShareGroups(store, settings, CatalogTopics(catalog), self.start_offsets, broker)
         self.sessions = ShareSessions(SESSIONS_MAX, self._session_ended)
