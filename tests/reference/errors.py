@@ -42,7 +42,7 @@ producers, while groups continue ([runbook](operations.md#tidegateredismemoryful
 {away}
 
 Beside that, a broker never answers `NOT_COORDINATOR`, nor `NOT_LEADER_OR_FOLLOWER` ever: any broker serves every
-group and partition ([0005](decisions/0005-any-broker-serves-all.md)).
+group and partition ([0001](decisions/0001-stateless-brokers.md)).
 
 ## Declared, not answered to clients
 
