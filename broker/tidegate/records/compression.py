@@ -2,7 +2,6 @@
 
 A small batch can expand to terabytes. The output buffer therefore has a fixed size, grown by retrying up to the bound;
 nothing is written beyond it. Source: Kafka's CompressionType, snappy-java's SnappyOutputStream (xerial framing).
-The codecs are imported by the first compressed batch: they take 1.5 MB.
 """
 
 from __future__ import annotations
@@ -28,10 +27,17 @@ class RecordsTooLarge(CorruptMessage):
     """The decompressed records exceed the caller's bound."""
 
 
-def _lz4_frame(data: bytes | memoryview, level: int | None = None) -> Any:
-    """An lz4 frame of independent blocks: Java clients refuse others. Source: Kafka's Lz4BlockOutputStream.FLG."""
+@cache
+def _cramjam() -> Any:
+    """The codecs, imported by the first compressed batch: they take 1.5 MB."""
     import cramjam
 
+    return cramjam
+
+
+def _lz4_frame(data: bytes | memoryview, level: int | None = None) -> Any:
+    """An lz4 frame of independent blocks: Java clients refuse others. Source: Kafka's Lz4BlockOutputStream.FLG."""
+    cramjam = _cramjam()
     compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))
     return compressor.finish()
@@ -39,8 +45,7 @@ def _lz4_frame(data: bytes | memoryview, level: int | None = None) -> Any:
 
 @cache
 def _decompressors() -> dict[int, Callable[[Any, Any], int]]:
-    import cramjam
-
+    cramjam = _cramjam()
     return {
         Codec.GZIP: cramjam.gzip.decompress_into,
         Codec.LZ4: cramjam.lz4.decompress_into,
@@ -50,8 +55,7 @@ def _decompressors() -> dict[int, Callable[[Any, Any], int]]:
 
 @cache
 def _compressors() -> dict[int, Callable[..., Any]]:
-    import cramjam
-
+    cramjam = _cramjam()
     return {Codec.GZIP: cramjam.gzip.compress, Codec.LZ4: _lz4_frame, Codec.ZSTD: cramjam.zstd.compress}
 
 
@@ -59,8 +63,7 @@ def decompress(codec: int, data: bytes | memoryview, bytes_max: int) -> bytes | 
     """The records of an area, at most `bytes_max` bytes. Raises CorruptMessage."""
     if codec == Codec.NONE:
         return data
-    import cramjam
-
+    cramjam = _cramjam()
     try:
         if codec == Codec.SNAPPY:
             return _unsnap(data, bytes_max)
@@ -72,8 +75,7 @@ def decompress(codec: int, data: bytes | memoryview, bytes_max: int) -> bytes | 
 
 
 def _inflate(into: Callable[[Any, Any], int], data: bytes | memoryview, bytes_max: int) -> memoryview:
-    import cramjam
-
+    cramjam = _cramjam()
     size = min(max(_FIRST_GUESS, _GUESS_FACTOR * len(data)), bytes_max)
     source = bytes(data)
     while True:
@@ -108,8 +110,7 @@ def _unsnap(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _unsnap_block(data: bytes | memoryview, bytes_max: int) -> bytes:
-    import cramjam
-
+    cramjam = _cramjam()
     block = bytes(data)
     if cramjam.snappy.decompress_raw_len(block) > bytes_max:
         raise RecordsTooLarge(f"the records of the batch are larger than {bytes_max} bytes")
@@ -123,8 +124,7 @@ def compress(codec: int, data: bytes | memoryview, level: int | None = None) -> 
     if codec != Codec.SNAPPY:
         compressor = _compressors()[codec]
         return bytes(compressor(data, level) if level is not None else compressor(data))
-    import cramjam
-
+    cramjam = _cramjam()
     parts = [_XERIAL_HEADER]
     for start in range(0, len(data), _XERIAL_BLOCK_BYTES):
         block = bytes(cramjam.snappy.compress_raw(data[start : start + _XERIAL_BLOCK_BYTES]))
