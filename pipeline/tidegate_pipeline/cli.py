@@ -22,6 +22,7 @@ JOBS: Final[dict[str, JobMaker]] = {}
 """Verb -> maker, for `run --config`."""
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file of settings.", dir_okay=False)]
+OrgOption = Annotated[str, typer.Option(help="Organisation of the topics.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The summary as JSON on stdout, and nothing else.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be read; change nothing.")]
 OnceOption = Annotated[bool, typer.Option("--once", help="Read what is there, then end (the default).")]

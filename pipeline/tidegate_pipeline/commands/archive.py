@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate_pipeline.cli import ConfigOption, DryRunOption, JsonOption, job_command, reporting
+from tidegate_pipeline.cli import ConfigOption, DryRunOption, JsonOption, OrgOption, job_command, reporting
 from tidegate_pipeline.errors import DataLoss
 from tidegate_pipeline.jobs.job import Job
 
 if TYPE_CHECKING:
     from tidegate_pipeline.archive.upkeep import Upkeep
 
-OrgOption = Annotated[str, typer.Option(help="Organisation of the topics.")]
 TopicsArgument = Annotated[list[str] | None, typer.Argument(help="Names or patterns (orders-*).  [default: all]")]
 
 

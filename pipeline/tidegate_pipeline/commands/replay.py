@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from tidegate_pipeline.cli import ConfigOption, DryRunOption, JsonOption, job_command, reporting
+from tidegate_pipeline.cli import ConfigOption, DryRunOption, JsonOption, OrgOption, job_command, reporting
 from tidegate_pipeline.jobs.job import Job
 
-OrgOption = Annotated[str, typer.Option(help="Organisation of the topics.")]
 FromTopicOption = Annotated[str, typer.Option(help="Where records are read.")]
 ToTopicOption = Annotated[str, typer.Option(help="Where they are written.")]
 JobOption = Annotated[str | None, typer.Option(help="Name of the replay.  [default: <from>-to-<to>]")]

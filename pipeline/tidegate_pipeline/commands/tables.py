@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate_pipeline.cli import ConfigOption, JsonOption, job_command, reporting
+from tidegate_pipeline.cli import ConfigOption, JsonOption, OrgOption, job_command, reporting
 from tidegate_pipeline.jobs.job import Job
 
 
@@ -43,7 +43,7 @@ def decode(
             " <archive.path>/state/<topic>]; Iceberg: catalog.namespace.table."
         ),
     ] = None,
-    org: Annotated[str, typer.Option(help="Organisation of the topic.")] = "default",
+    org: OrgOption = "default",
     values: Annotated[
         ValueForm | None, typer.Option(help="Values as columns: by the schema registry, or plain JSON.")
     ] = None,
