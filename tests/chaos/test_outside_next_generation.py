@@ -40,7 +40,16 @@ from tests.conformance.test_java_streams import GROUP as STREAMS
 from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds, now_ns
 from tests.outside.client_group import PARTITIONS, TOPIC, writer
-from tests.outside.group_journals import PROGRAMS, Observer, Programs, StoredGroups, programs, read_by, wait_until
+from tests.outside.group_journals import (
+    PROGRAMS,
+    Observer,
+    Programs,
+    StoredGroups,
+    committed_offsets,
+    programs,
+    read_by,
+    wait_until,
+)
 from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.whole_broker import request
@@ -55,7 +64,7 @@ SHARE_CONFIGS: Final = {
     "share.delivery.count.limit": "10",
     "share.record.lock.duration.ms": "15000",
 }
-OFFSET_FETCH, DESCRIBE_SHARE_GROUP_OFFSETS = 9, 90
+DESCRIBE_SHARE_GROUP_OFFSETS = 90
 
 
 def configure(admin: AdminClient, group: str, configs: dict[str, str]) -> None:
@@ -80,16 +89,6 @@ async def start_offsets(address: str, group: str) -> dict[str, int]:
         (found,) = (await client.ask(asked)).groups
     assert found.error_code is ErrorCode.none, found
     return {str(one.partition_index): one.start_offset for topic in found.topics for one in topic.partitions}
-
-
-async def committed_offsets(address: str, group: str) -> dict[str, int]:
-    """Partition -> committed offset, by OffsetFetch."""
-    topics = [{"kind": "OffsetFetchRequestTopics", "name": TOPIC, "partition_indexes": tuple(range(PARTITIONS))}]
-    groups = [{"kind": "OffsetFetchRequestGroup", "group_id": group, "topics": topics}]
-    async with await RawClient.connect(address) as client:
-        (found,) = (await client.ask(request(OFFSET_FETCH, 8, groups=groups, require_stable=False))).groups
-    assert found.error_code is ErrorCode.none, found
-    return {str(one.partition_index): one.committed_offset for topic in found.topics for one in topic.partitions}
 
 
 def change_members(group: str, kind: str, members: Programs, rng: random.Random, over: threading.Event) -> None:
@@ -235,7 +234,7 @@ def test_next_generation_groups_keep_their_promises_while_brokers_die(rng: rando
         wrong += share_violations(members, ends, acknowledged)
         assert not wrong, f"{len(wrong)}:\n" + "\n".join(map(str, wrong[:20]))
         for broker in cluster.brokers:
-            assert asyncio.run(committed_offsets(broker.address, CONSUMERS)) == ends
+            assert asyncio.run(committed_offsets(broker.address, CONSUMERS, PARTITIONS)) == ends
         words.wait_counted()
         print(f"{STREAMS}: {sum(words.sent.values())} words counted, exactly once")
         assert not tracebacks(cluster)

@@ -6,6 +6,7 @@ steers them, and turns the journals into one history for `tests.kit.checker`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import threading
@@ -14,17 +15,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
 import redis
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
 
 from bench.clients import Command, go_program, newest_java_program, python_program
 from tests.kit.history import Acknowledgement, CommittedFetch, Delivery, Operation, Outcome, now_ns
 from tests.outside.client_group import TOPIC
 from tests.outside.history import GroupHistory
+from tests.support.whole_broker import request
+from tests.support.wire import RawClient
 from tidegate.store.keys import GroupKeys
 
 REMOVALS: Final = ("member_left", "member_expired", "member_replaced")
@@ -35,6 +38,8 @@ PROGRAMS: Final[Mapping[str, Callable[[], Command]]] = {
     "franz": go_program("franz_journal"),
 }
 ENDING_S: Final = 90.0
+OFFSET_FETCH: Final = 9
+_ANSWER_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -159,43 +164,58 @@ class Programs:
                     )  # fmt: skip
 
 
+async def committed_offsets(address: str, group: str, partition_count: int) -> dict[str, int]:
+    """Partition -> committed offset, -1 for none, by OffsetFetch. Raises OSError, EOFError, TimeoutError."""
+    topics = [{"kind": "OffsetFetchRequestTopics", "name": TOPIC, "partition_indexes": tuple(range(partition_count))}]
+    groups = [{"kind": "OffsetFetchRequestGroup", "group_id": group, "topics": topics}]
+    async with asyncio.timeout(_ANSWER_S), await RawClient.connect(address) as client:
+        (found,) = (await client.ask(request(OFFSET_FETCH, 8, groups=groups, require_stable=False))).groups
+    assert found.error_code is ErrorCode.none, found
+    return {str(one.partition_index): one.committed_offset for topic in found.topics for one in topic.partitions}
+
+
 class Observer:
-    """Asks for a group's committed offsets all the time, as nobody's member."""
+    """Asks the brokers in turn for a group's committed offsets all the time, as nobody's member.
+
+    By its own client: the admin client of librdkafka frees what it still uses when a broker ends amid such a request
+    (confluentinc/librdkafka, pull request 5397), and takes the process of the tests with it.
+    """
 
     def __init__(self, bootstrap: str, group: str, partition_count: int) -> None:
         self.fetched: list[CommittedFetch] = []
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
         self.group = group
-        self._asked = ConsumerGroupTopicPartitions(
-            group, [TopicPartition(TOPIC, one) for one in range(partition_count)]
-        )
+        self._addresses = cycle(bootstrap.split(","))
+        self._partition_count = partition_count
+        self._failure: Exception | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     @contextmanager
     def observing(self) -> Iterator[None]:
-        """In a thread until the end of the block."""
+        """In a thread until the end of the block. Raises AssertionError where an answer was an error."""
         self._thread.start()
         try:
             yield
         finally:
             self._over.set()
             self._thread.join()
+        if self._failure is not None:
+            raise self._failure
 
-    def fetch(self) -> dict[str, int]:
-        """The offsets now. Raises KafkaException."""
+    def _fetch(self) -> None:
         began = now_ns()
-        (found,) = self._admin.list_consumer_group_offsets([self._asked], request_timeout=10).values()
-        offsets = {str(one.partition): max(one.offset, -1) for one in found.result(15).topic_partitions}
+        offsets = asyncio.run(committed_offsets(next(self._addresses), self.group, self._partition_count))
         self.fetched.append(CommittedFetch("observer", began, now_ns(), self.group, offsets))
-        return offsets
 
     def _run(self) -> None:
         while not self._over.wait(0.5):
             try:
-                self.fetch()
-            except KafkaException:
+                self._fetch()
+            except (OSError, EOFError, TimeoutError):
                 continue  # a broker was killed
+            except Exception as failure:  # noqa: BLE001 - raised where the block ends
+                self._failure = failure
+                return
 
 
 class StoredGroups:
