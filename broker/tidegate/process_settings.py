@@ -90,7 +90,8 @@ class ProcessSettings(BaseSettings):
     address_mode: AddressMode = Field(
         "direct",
         description="How clients reach brokers; direct: each broker has its own address; single: all share one "
-        "load-balanced address; external: the advertised address is a template with {ordinal}",
+        "load-balanced address; external: the advertised address is a template with {ordinal}; change it where clients "
+        "cannot reach every broker by itself",
     )
     listeners: str | None = Field(
         None,
@@ -108,7 +109,8 @@ class ProcessSettings(BaseSettings):
         "INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL; default: the listener's name",
     )
     listener_address_modes: str | None = Field(
-        None, description="Address mode of listeners that differ from address_mode: EXTERNAL:single"
+        None,
+        description="Address modes of listeners that differ from address_mode; set it for several: EXTERNAL:single",
     )
     ssl_certificate_file: str | None = Field(
         None,
@@ -126,18 +128,18 @@ class ProcessSettings(BaseSettings):
     ssl_client_auth: Literal["required", "requested"] = Field(
         "required",
         description="Whether SSL listeners refuse a client without a certificate (required) or accept it "
-        "(requested); needs ssl_client_ca_file",
+        "(requested), with ssl_client_ca_file; change it while clients get certificates",
     )
     ssl_principal_mapping_rules: str = Field(
         "DEFAULT",
-        description="Rules that turn the subject of a client's certificate into a user name: "
-        "RULE:^CN=([^,]+),.*$/$1/L,DEFAULT; the first that matches counts; DEFAULT takes the whole subject",
+        description="Rules that turn the subject of a client's certificate into a user name, of which the first that "
+        "matches counts; set them for short names: RULE:^CN=([^,]+),.*$/$1/L,DEFAULT; DEFAULT takes the whole subject",
     )
     sasl_enabled_mechanisms: str = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
         pattern=r"^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER)(,(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER))*$",
-        description="Mechanisms that SASL listeners offer: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER; PLAIN "
-        "sends the password and is for TLS only",
+        description="Mechanisms that SASL listeners offer, of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER; "
+        "change it for tokens, or for clients without SCRAM; PLAIN sends the password and is for TLS only",
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = Field(
         None,
@@ -180,7 +182,8 @@ class ProcessSettings(BaseSettings):
     )
     super_users: str = Field(
         "",
-        description="Users that access control lists do not apply to, separated by semicolons: User:admin;User:ops",
+        description="Users that access control lists do not apply to, separated by semicolons; set it for operators: "
+        "User:admin;User:ops",
     )
     allow_everyone_if_no_acl_found: bool = Field(
         False, description="Allow every operation on a resource that no access rule names; enable it while you migrate"
@@ -207,8 +210,7 @@ class ProcessSettings(BaseSettings):
         ge=1,
         le=64,
         description="Number of broker processes that `tidegate serve` runs and restarts, one core each; raise it on "
-        "hosts with several cores; process n listens at port + n, has its admin HTTP at admin_port + n "
-        "and the node id node_id + n; the admin HTTP of the first reports the health of all",
+        "hosts with several cores; process n has the ports port + n and admin_port + n",
     )
     rack: str | None = Field(
         None,
@@ -228,7 +230,10 @@ class ProcessSettings(BaseSettings):
         "read-only",
     )
     admin_operator_password: SecretStr | None = Field(
-        None, min_length=8, description="Password of the user `operator` for HTTP basic authentication and the console"
+        None,
+        min_length=8,
+        description="Password of the user `operator` for the console and HTTP basic authentication; "
+        "set it to change things there",
     )
     admin_viewer_token: SecretStr | None = Field(
         None,
@@ -239,18 +244,21 @@ class ProcessSettings(BaseSettings):
     admin_roles: str = Field(
         "",
         description="Roles of people at the admin HTTP, `User:alice=operator;User:bob=viewer;User:carol=admin`, with "
-        "`User:*` for all others who are authenticated: users of `tidegate user` by password, bearers of OAUTHBEARER "
-        "tokens, and who logs in at admin_oidc_issuer_url. Set it to have each person's name in the audit; nobody "
-        "reads without a role then",
+        "`User:*` for all others who are authenticated; set it to have each person's name in the audit; nobody reads "
+        "without a role then",
     )
     admin_oidc_issuer_url: str | None = Field(
         None,
-        description="Issuer of OpenID Connect at which people log in to the console; it must allow the redirect to "
-        "`/console/login/callback`",
+        description="Issuer of OpenID Connect at which people log in to the console; set it for single sign-on, and "
+        "allow the redirect to `/console/login/callback` there",
     )
-    admin_oidc_client_id: str | None = Field(None, description="Client id of the console at the issuer")
+    admin_oidc_client_id: str | None = Field(
+        None, description="Client id of the console at the issuer; set it together with admin_oidc_issuer_url"
+    )
     admin_oidc_client_secret: SecretStr | None = Field(
-        None, min_length=16, description="Client secret at the issuer; default: a public client, by PKCE alone"
+        None,
+        min_length=16,
+        description="Client secret of the console at the issuer; set it for a confidential client; default: PKCE alone",
     )
     admin_oidc_scope: str = Field(
         "openid", description="Scopes that the console asks the issuer for; add those that the claims below need"
@@ -275,8 +283,8 @@ class ProcessSettings(BaseSettings):
     )
     tracing: bool = Field(
         False,
-        description="Export OpenTelemetry spans of requests; needs the extra `otel`, and the OTEL_* variables name "
-        "the collector",
+        description="Export OpenTelemetry spans of requests; enable it where a collector runs, which the OTEL_* "
+        "variables name; needs the extra `otel`",
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="Format of log lines: text for people, json for log collectors"

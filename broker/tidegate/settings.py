@@ -152,9 +152,9 @@ class Settings(ProcessSettings):
     )
     group_consumer_migration_policy: Literal["bidirectional", "upgrade", "downgrade", "disabled"] = Field(
         "bidirectional",
-        description="Which groups may change their protocol while they have members: classic groups that a member "
-        "with `group.protocol=consumer` joins (`upgrade`), consumer groups whose last such member leaves "
-        "(`downgrade`), both or neither; groups without members always may",
+        description="Which groups may change their protocol while they have members: classic ones that a member with "
+        "`group.protocol=consumer` joins (`upgrade`), those whose last such member leaves (`downgrade`), both or "
+        "neither; restrict it until all clients are tested",
     )
     group_initial_rebalance_delay_ms: int = Field(
         3_000,
@@ -175,9 +175,8 @@ class Settings(ProcessSettings):
     lag_sample_interval_ms: int = Field(
         10_000,
         ge=0,
-        description="Interval between two samples of a group's lag, taken by one elected broker; groups at rest are "
-        "sampled each minute while records wait, else every 5 minutes; each broker reports its usage in every sixth "
-        "interval; lower it for finer trends; 0 takes none",
+        description="Interval between two samples of a group's lag; each broker reports its usage six times less "
+        "often; lower it for finer trends; 0 takes none",
     )
     internal_topics_interval_ms: int = Field(
         0,
@@ -196,8 +195,8 @@ class Settings(ProcessSettings):
     metrics_exporter_names: str = Field(
         "kafka_exporter,kminion",
         pattern=r"^((kafka_exporter|kminion)(,(kafka_exporter|kminion))*)?$",
-        description="Exporters whose metric names are exported as well, for existing dashboards: kafka_exporter, "
-        "kminion; empty: none",
+        description="Exporters whose metric names are exported as well, for existing dashboards; shorten it to save "
+        "series: kafka_exporter, kminion; empty: none",
     )
     mirror_groups: bool = Field(
         True,
@@ -248,13 +247,13 @@ class Settings(ProcessSettings):
     )
     client_metrics_enabled: bool = Field(
         False,
-        description="Take the metrics that clients push (KIP-714) and show sums of them at /metrics; needs "
-        "`tidegate[client-metrics]` and subscriptions made by `kafka-client-metrics`; without it clients do not push",
+        description="Take the metrics that clients push (KIP-714) and show sums of them at /metrics; enable it with "
+        "`tidegate[client-metrics]` installed and subscriptions made by `kafka-client-metrics`",
     )
     archive_path: str | None = Field(
         None,
-        description="Root of the archive that holds old records, the same for all brokers: a local folder or a URI "
-        "(s3://, gs://, file://); without it there is no tiered storage",
+        description="Root of the archive that holds old records, the same for all brokers; set it for tiered storage: "
+        "a local folder or a URI (s3://, gs://, file://)",
     )
 
     # -- durability
