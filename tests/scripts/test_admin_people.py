@@ -18,6 +18,7 @@ from aiohttp import encode_basic_auth, web
 from aiohttp.test_utils import TestClient, TestServer
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
+from yarl import URL
 
 from tests.support.whole_broker import WholeBroker
 from tidegate.audit.trail import AuditTrail
@@ -28,7 +29,7 @@ from tidegate.http.oidc import OpenIdLogin
 from tidegate.http.people import People, roles_of
 from tidegate.http.secrets import Role, Secrets
 from tidegate.http.sessions import COOKIE
-from tidegate.security.users import Users
+from tidegate.security.users import Credential, Users
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.store import Store
@@ -101,8 +102,11 @@ class Issuer:
 class Admin:
     """The admin HTTP of one broker, its users, an issuer and the audit."""
 
-    def __init__(self, http: Http, issuer: Issuer, users: Users, trail: AuditTrail, store: Store) -> None:
+    def __init__(
+        self, http: Http, issuer: Issuer, users: Users, trail: AuditTrail, store: Store, people: People
+    ) -> None:
         self.http, self.issuer, self.users, self.trail, self.store = http, issuer, users, trail, store
+        self.people = people
 
     async def status(self, name: str, method: str, path: str, json: Any = None) -> int:
         """What is answered to a user with its password."""
@@ -143,7 +147,7 @@ async def opened(settings: Settings, store: Store, **changes: Any) -> AsyncItera
         app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
         try:
             async with TestClient(TestServer(app)) as http:
-                yield Admin(http, issuer, users, trail, store)
+                yield Admin(http, issuer, users, trail, store, people)
         finally:
             await people.close()
             await access.issuer.close()
@@ -173,6 +177,36 @@ async def test_people_do_what_their_role_allows(admin: Admin) -> None:
         assert answer.status == 401, "with people nobody reads without a role"
     async with admin.http.get("/api/v1/groups", headers={"Authorization": f"Bearer {'t' * 16}"}) as answer:
         assert answer.status == 200, "the operators' token remains"
+
+
+async def test_encoded_signs_in_a_path_do_not_change_the_role_that_it_needs(admin: Admin) -> None:
+    for path in ("/api/v1/brokers/1%0A/drain", "/api/v1/brokers/%0A1/drain", "/api/v1/brokers/1%2F2/drain"):
+        async with admin.http.post(
+            URL(path, encoded=True), headers={"Authorization": encode_basic_auth("otto", PASSWORD)}
+        ) as answer:
+            assert answer.status == 403, path
+    for path in ("/api/v1/topics/orders%0A", "/api/v1/topics/%0Aorders"):
+        async with admin.http.delete(
+            URL(path, encoded=True), headers={"Authorization": encode_basic_auth("otto", PASSWORD)}
+        ) as answer:
+            assert answer.status == 403, path
+
+
+async def test_unknown_name_takes_as_long_as_a_wrong_password(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the time would show which users exist."""
+    checked: list[str] = []
+    accepts = Credential.accepts
+
+    def counting(self: Credential, mechanism: str, password: str) -> bool:
+        checked.append(mechanism)
+        return accepts(self, mechanism, password)
+
+    monkeypatch.setattr(Credential, "accepts", counting)
+    assert await admin.people.by_password("vera", "wrong") is None
+    of_wrong_password, checked[:] = list(checked), []
+    assert await admin.people.by_password("who", "wrong") is None
+
+    assert checked == of_wrong_password != []
 
 
 async def test_person_of_an_org_stays_in_it(admin: Admin) -> None:

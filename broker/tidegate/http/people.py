@@ -18,7 +18,7 @@ from aiohttp import web
 from tidegate.errors import StoreUnavailable
 from tidegate.http.secrets import Role, Secrets
 from tidegate.security.identity import DEFAULT_ORG, Identity
-from tidegate.security.users import Users
+from tidegate.security.users import NOBODY, Users
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 
@@ -36,7 +36,7 @@ OF_ORG: Final = re.compile(
 )
 """Paths whose data is of the organisation that the request names; others show the whole cluster."""
 FOR_ADMINS: Final = (
-    ("POST", re.compile(r"/drain|/api/v1/brokers/.*|/console/brokers/.*")),
+    ("POST", re.compile(r"/drain|/api/v1/brokers/.*|/console/brokers/.*", re.DOTALL)),
     ("PATCH", re.compile(r"/api/v1/quotas")),
     ("DELETE", re.compile(r"/api/v1/topics/[^/]*")),
 )
@@ -93,8 +93,7 @@ class People:
         if not self.roles or self._users is None or not name:
             return None
         user = await self._users.get(name)
-        known = user is not None and await asyncio.to_thread(user.accepts, password)
-        if user is None or not known:
+        if not await asyncio.to_thread((user or NOBODY).accepts, password) or user is None:
             return None
         return self._person(Identity(f"User:{name}", user.org), digest(user.text()))
 

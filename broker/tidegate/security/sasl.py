@@ -17,7 +17,7 @@ from tidegate.errors import StoreUnavailable
 from tidegate.security.errors import SaslAuthenticationFailed
 from tidegate.security.identity import Identity
 from tidegate.security.oauth import InvalidToken, TokenValidator
-from tidegate.security.users import ITERATIONS_MIN, Credential, User, Users
+from tidegate.security.users import ITERATIONS_MIN, NOBODY, Credential, User, Users
 
 NAME_LENGTH_MAX: Final = 1_024
 
@@ -40,7 +40,7 @@ class Plain:
             raise SaslAuthenticationFailed("Authentication failed: malformed PLAIN message") from None
         if not name or not password or len(name) > NAME_LENGTH_MAX:
             raise SaslAuthenticationFailed(_WRONG.format("PLAIN"))
-        user = await _find(self._users, name) or _nobody(name)
+        user = await _find(self._users, name) or NOBODY
         if not await asyncio.to_thread(user.accepts, password):
             raise SaslAuthenticationFailed(_WRONG.format("PLAIN"))
         if authorization_id not in ("", name):
@@ -136,11 +136,3 @@ async def _find(users: Users, name: str) -> User | None:
         return await users.get(name)
     except ValueError:
         raise StoreUnavailable(f"the record of user {name!r} cannot be read") from None
-
-
-def _nobody(name: str) -> User:
-    """A user whose password nobody knows: an unknown user takes as long to refuse as a wrong password."""
-    return User(name, credentials={"SCRAM-SHA-256": _NOBODYS})
-
-
-_NOBODYS: Final = Credential(bytes(16), bytes(32), bytes(32), ITERATIONS_MIN)

@@ -6,7 +6,7 @@ import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jwt
 import pytest
@@ -69,6 +69,29 @@ async def test_plain_refused(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationFailed):
         await exchange.step(message)
     assert exchange.identity is None
+
+
+@pytest.mark.parametrize("credentials", [SCRAM_MECHANISMS, ["SCRAM-SHA-512"]])
+async def test_plain_unknown_user_takes_as_long_as_a_wrong_password(
+    credentials: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[str] = []
+    accepts = Credential.accepts
+
+    def counting(self: Credential, mechanism: str, password: str) -> bool:
+        checked.append(mechanism)
+        return accepts(self, mechanism, password)
+
+    users = OneUser()
+    users.alice = User("alice", "acme", {name: users.alice.credentials[name] for name in credentials})
+    monkeypatch.setattr(Credential, "accepts", counting)
+    with pytest.raises(SaslAuthenticationFailed):
+        await Plain(cast("Any", users)).step(b"\0alice\0wrong")
+    of_wrong_password, checked[:] = list(checked), []
+    with pytest.raises(SaslAuthenticationFailed):
+        await Plain(cast("Any", users)).step(b"\0nobody\0wrong")
+
+    assert checked == of_wrong_password == list(SCRAM_MECHANISMS)
 
 
 async def scram(mechanism: str, name: str, password: str) -> Scram:
