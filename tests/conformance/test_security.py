@@ -379,12 +379,20 @@ def test_one_request_is_answered_in_part(secured: Secured) -> None:
 
 def test_lists_show_what_may_be_described(secured: Secured) -> None:
     mine, other = made_topic(secured), made_topic(secured, "secret")
-    name = "carol"
+    name, own_group, other_group = "carol", f"own-{uuid4().hex[:8]}", f"hidden-{uuid4().hex[:8]}"
     secured.allow(name, "DESCRIBE", f"topic:{mine}")
+    secured.allow(name, "DESCRIBE", f"group:{own_group}")
+    for group in (own_group, other_group):
+        consumer = Consumer({**secured.options("admin"), "group.id": group})
+        consumer.commit(offsets=[TopicPartition(mine, 0, 0)], asynchronous=False)
+        consumer.close()
     listed = secured.admin(name).list_topics(timeout=WAIT_S).topics
+    groups = {one.group_id for one in secured.admin(name).list_consumer_groups().result(WAIT_S).valid}
 
     assert mine in listed
     assert other not in listed
+    assert own_group in groups
+    assert other_group not in groups
 
 
 def test_rights_follow_rules_at_once_on_every_broker(secured: Secured) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.security.users import SCRAM_MECHANISMS
+from tidegate.server.sasl_connection import UNAUTHENTICATED_BYTES_MAX
 from tidegate.settings import Settings
 
 E = ErrorCode
@@ -163,6 +165,29 @@ async def test_log_111_sasl_order(listener: Listener) -> None:
 
     client = await listener.login("u")
     assert [(await client.ask(VERSIONS)).error_code for _ in range(2)] == [NONE, NONE]
+
+
+async def test_requests_before_authentication_are_small(listener: Listener) -> None:
+    client = await listener.connect()
+    client.writer.write(struct.pack(">i", UNAUTHENTICATED_BYTES_MAX + 1))
+    assert await is_closed(client)
+
+    client = await listener.login("u")
+    large = build_batch([NewRecord(bytes(UNAUTHENTICATED_BYTES_MAX), b"k", 1_700_000_000_000)])
+    answer = await client.ask(produce_request([("p", [(0, large)])]))
+    assert answer.responses[0].partition_responses[0].error_code is E.topic_authorization_failed
+
+
+@pytest.mark.parametrize("sent", [b"", struct.pack(">ih", 100, 17)], ids=["nothing", "half a request"])
+async def test_client_that_does_not_authenticate_is_disconnected(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    authenticated = await listener.login("u")
+    monkeypatch.setattr("tidegate.server.sasl_connection.AUTHENTICATION_TIMEOUT_S", 0.2)
+    client = await listener.connect()
+    client.writer.write(sent)
+    assert await is_closed(client)
+    assert (await authenticated.ask(NO_TOPICS)).brokers
 
 
 async def test_log_112_plain_and_scram_failures(listener: Listener) -> None:
