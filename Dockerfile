@@ -35,12 +35,16 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && find /opt/tidegate -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 
-# -- the pipeline's: both wheels, with Spark
+# -- the pipeline's: both wheels, with Spark, which PyPI has as source only: its wheel is made by the tools above
 FROM tools AS environment-pipeline
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv --without-pip /opt/tidegate \
-    && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --constraint constraints.txt \
-         /dist/tidegate-*.whl "$(echo /dist/tidegate_pipeline-*.whl)[delta,iceberg,values,numba,plots]" \
+    && /opt/tools/bin/pip wheel --require-hashes --only-binary :all: --no-binary pyspark --no-build-isolation --no-deps \
+         --wheel-dir /wheels --requirement requirements/pipeline.txt \
+    && /opt/tools/bin/pip --python /opt/tidegate/bin/python install --no-compile --no-index --no-deps \
+         /wheels/*.whl /dist/tidegate-*.whl /dist/tidegate_pipeline-*.whl \
+    && /opt/tools/bin/pip --python /opt/tidegate/bin/python check \
+    && rm -r /wheels \
     && python3 -m compileall -q -f --invalidation-mode unchecked-hash /opt/tidegate/lib \
     && ln -s bin/tidegate /opt/tidegate/tidegate-command.py \
     && mkdir /opt/spark \

@@ -217,10 +217,15 @@ $(FOR_SUPPLY): pyproject.toml constraints.txt
 LOCK := $(SUPPLY)/uv pip compile -q -c constraints.txt --generate-hashes --no-annotate --universal --python-version 3.11 \
   --custom-compile-command "make lock"
 
-lock: $(FOR_SUPPLY) ## requirements/*.txt: what the broker's image installs, with hashes, from constraints.txt
+# Of the pipeline's own image; `tidegate` itself comes from this checkout.
+PIPELINE_EXTRAS := delta iceberg values numba plots
+
+lock: $(FOR_SUPPLY) ## requirements/*.txt: what the images install, with hashes, from constraints.txt
 	@set -eu; mkdir -p requirements; $(LOCK) pyproject.toml -o requirements/broker.txt; \
 	  for extra in archive otel; do $(LOCK) pyproject.toml --extra $$extra -o requirements/$$extra.txt; done; \
-	  echo hatchling | $(LOCK) - -o requirements/build.txt
+	  echo "tidegate @ file://$$PWD" | $(LOCK) pipeline/pyproject.toml $(addprefix --extra ,$(PIPELINE_EXTRAS)) \
+	    --override - --no-emit-package tidegate -o requirements/pipeline.txt; \
+	  printf '%s\n' hatchling setuptools | $(LOCK) - -o requirements/build.txt
 
 scan: $(FOR_SUPPLY) ## bandit over broker and pipeline; pyproject.toml has the reason of each exclusion
 	$(SUPPLY)/bandit -q -c pyproject.toml -r broker pipeline
