@@ -32,6 +32,8 @@ SCRAM_MECHANISMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 ITERATIONS_MIN: Final = 4_096
 ITERATIONS_MAX: Final = 16_384
 """Kafka's limits (`ScramMechanism.java`, `ScramCredentialUtils`)."""
+PASSWORD_LENGTH_MAX: Final = 1_024
+"""Characters. Preparing a megabyte takes seconds, and a password is checked before somebody is known."""
 _SALT_BYTES: Final = 32
 _REPLACE_TRIES: Final = 10
 
@@ -71,7 +73,10 @@ class Credential:
 
 
 def _salted(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """SaltedPassword of RFC 5802. Raises UnacceptableCredential for signs that SASLprep (RFC 4013) prohibits."""
+    """SaltedPassword of RFC 5802. Raises UnacceptableCredential for signs that SASLprep (RFC 4013) prohibits, and above
+    PASSWORD_LENGTH_MAX."""
+    if len(password) > PASSWORD_LENGTH_MAX:
+        raise UnacceptableCredential(f"the password is longer than {PASSWORD_LENGTH_MAX} characters")
     from scramp.utils import ScramException, saslprep  # loads certificates' parsers: only those who need it wait
 
     try:

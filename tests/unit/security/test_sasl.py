@@ -14,12 +14,17 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from scramp import ScramClient
 
-from tidegate.security.errors import IllegalSaslState, SaslAuthenticationFailed, UnsupportedSaslMechanism
+from tidegate.security.errors import (
+    IllegalSaslState,
+    SaslAuthenticationFailed,
+    UnacceptableCredential,
+    UnsupportedSaslMechanism,
+)
 from tidegate.security.identity import Identity
 from tidegate.security.oauth import InvalidToken, TokenValidator
 from tidegate.security.sasl import OAuthBearer, Plain, Scram
 from tidegate.security.session import MakeAuthentication, SaslSession
-from tidegate.security.users import SCRAM_MECHANISMS, Credential, User
+from tidegate.security.users import PASSWORD_LENGTH_MAX, SCRAM_MECHANISMS, Credential, User
 
 PASSWORD = "alice's secret"
 
@@ -92,6 +97,19 @@ async def test_plain_unknown_user_takes_as_long_as_a_wrong_password(
         await Plain(cast("Any", users)).step(b"\0nobody\0wrong")
 
     assert checked == of_wrong_password == list(SCRAM_MECHANISMS)
+
+
+def test_long_password_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its preparation takes seconds for a megabyte, which anybody may send to the admin HTTP."""
+    prepared: list[int] = []
+    monkeypatch.setattr("scramp.utils.saslprep", lambda text: prepared.append(len(text)) or text)
+
+    assert not USERS.alice.accepts("x" * (PASSWORD_LENGTH_MAX + 1))
+    with pytest.raises(UnacceptableCredential, match="1024 characters"):
+        Credential.of_password("SCRAM-SHA-512", "x" * (PASSWORD_LENGTH_MAX + 1))
+    assert prepared == []
+    Credential.of_password("SCRAM-SHA-512", "x" * PASSWORD_LENGTH_MAX)
+    assert prepared == [PASSWORD_LENGTH_MAX]
 
 
 async def scram(mechanism: str, name: str, password: str) -> Scram:
