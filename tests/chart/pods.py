@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from tests.chart.rendering import Document, broker_pod
+from tests.chart.rendering import Document, broker_pod, only
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 _READY_S: Final = 60.0
@@ -46,29 +46,8 @@ class Pod:
         self._directory = directory / name
         self._directory.mkdir()
         self._process: subprocess.Popen[bytes] | None = None
-        made = {one["metadata"]["name"]: one["stringData"] for one in documents if one["kind"] == "Secret"}
-        self._secrets: Secrets = {**made, **(secrets or {})}
-        self._mounted = dict(self._mount())
-
-    def _mount(self) -> Iterator[tuple[str, str]]:
-        """Where the container finds a volume -> where it is here, for volumes from Secrets."""
-        volumes = {one["name"]: one for one in self.spec["volumes"] if {"secret", "projected"} & one.keys()}
-        for mount in self.container["volumeMounts"]:
-            if mount["name"] in volumes:
-                folder = self._directory / mount["name"]
-                folder.mkdir()
-                for name, value in self._files(volumes[mount["name"]]):
-                    (folder / name).write_text(value)
-                yield mount["mountPath"], str(folder)
-
-    def _files(self, volume: Document) -> Iterator[tuple[str, str]]:
-        """What a volume holds: whole Secrets, or the items that are named."""
-        if "secret" in volume:
-            yield from self._secrets[volume["secret"]["secretName"]].items()
-            return
-        for source in volume["projected"]["sources"]:
-            kept = self._secrets[source["secret"]["name"]]
-            yield from ((item["path"], kept[item["key"]]) for item in source["secret"]["items"])
+        self._secrets = all_secrets(documents, secrets)
+        self._mounted = dict(mounted(self.spec, self.container, self._secrets, self._directory))
 
     def __enter__(self) -> Pod:
         with self._log.open("wb") as log:
@@ -142,6 +121,56 @@ class Pod:
         finally:
             process.kill()
             process.wait()
+
+
+def run_job(
+    documents: Sequence[Document], name: str, directory: Path, secrets: Secrets
+) -> subprocess.CompletedProcess[str]:
+    """Run the container of a Job of a rendered release, with the package of this checkout as `tidegate`."""
+    spec = only(documents, "Job", name)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    directory.mkdir()
+    every = all_secrets(documents, secrets)
+    replaced = dict(mounted(spec, container, every, directory))
+    words = list(container["command"])
+    for there, here in replaced.items():
+        words = [word.replace(there, here) for word in words]
+    program = directory / "tidegate"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tidegate "$@"\n')
+    program.chmod(0o755)
+    variables = filled_in(container, {}, every, replaced)
+    return subprocess.run(
+        words, cwd=REPOSITORY, env=variables | {"PATH": f"{directory}:{variables['PATH']}"}, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_READY_S,
+    )  # fmt: skip
+
+
+def all_secrets(documents: Sequence[Document], secrets: Secrets | None) -> Secrets:
+    """The Secrets that a release makes, and those that it names."""
+    made = {one["metadata"]["name"]: one["stringData"] for one in documents if one["kind"] == "Secret"}
+    return {**made, **(secrets or {})}
+
+
+def mounted(spec: Document, container: Document, secrets: Secrets, directory: Path) -> Iterator[tuple[str, str]]:
+    """Where the container finds a volume -> where it is here, for volumes from Secrets."""
+    volumes = {one["name"]: one for one in spec["volumes"] if {"secret", "projected"} & one.keys()}
+    for mount in container["volumeMounts"]:
+        if mount["name"] in volumes:
+            folder = directory / mount["name"]
+            folder.mkdir()
+            for name, value in _files(volumes[mount["name"]], secrets):
+                (folder / name).write_text(value)
+            yield mount["mountPath"], str(folder)
+
+
+def _files(volume: Document, secrets: Secrets) -> Iterator[tuple[str, str]]:
+    """What a volume holds: whole Secrets, or the items that are named."""
+    if "secret" in volume:
+        yield from secrets[volume["secret"]["secretName"]].items()
+        return
+    for source in volume["projected"]["sources"]:
+        stored = secrets[source["secret"]["name"]]
+        yield from ((item["path"], stored[item["key"]]) for item in source["secret"]["items"])
 
 
 def filled_in(

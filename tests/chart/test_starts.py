@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import socket
 import subprocess
@@ -16,10 +17,11 @@ from urllib.parse import quote
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 
 from bench.cluster import free_port
-from tests.chart.pods import REPOSITORY, Pod, Secrets, can_unshare
-from tests.chart.rendering import Document, environment, only, render
+from tests.chart.pods import REPOSITORY, Pod, Secrets, can_unshare, run_job
+from tests.chart.rendering import CHART, Document, environment, only, render
 from tests.support.balancer import balancer
 from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
@@ -151,6 +153,70 @@ async def test_direct_by_names_with_tls_and_a_login(
         assert observed == {(name, pods[0].ports["internal"]) for name in found}
         with connect(redis_url) as client:
             assert {one["user"] for one in client.client_list()} == {user, "default"}
+
+
+async def test_users_of_the_secret_log_in_over_tls(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["test-tidegate-0", "test-tidegate-1"]
+    found = names_of_pods(monkeypatch, names)
+    authority = Authority(tmp_path)
+    certificate = authority.issue("kafka", "*.test-tidegate-headless.streams.svc", "127.0.0.20", "127.0.0.21")
+    old, new = {"admin": "pass w/ord=1", "alice": "$(alice)"}, {"admin": "pass w/ord=2", "alice": "$(alice)"}
+    secrets = {
+        "kafka-tls": {"tls.crt": certificate.read_text(), "tls.key": certificate.read_text()},
+        "kafka-users": old,
+    }
+    options = [str(CHART / "ci" / "sasl.yaml"), f"redis.url={redis_url}", "replicaCount=2", ports()]
+
+    def login(user: str, password: str) -> dict[str, Any]:
+        return {
+            "security_protocol": "SASL_SSL", "ssl_context": authority.client(), "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_plain_username": user, "sasl_plain_password": password,
+        }  # fmt: skip
+
+    async def refused(bootstrap: str, user: str, password: str) -> bool:
+        """Whether the login is; another failure is raised."""
+        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **login(user, password))
+        try:
+            await producer.start()
+        except KafkaConnectionError:  # of the last of the bootstrap addresses; the brokers' logs have the reason
+            return True
+        finally:
+            await producer.stop()
+        return False
+
+    with ExitStack() as stack:
+        pods = started(stack, names, tmp_path, *options, secrets=secrets)
+        bootstrap = through_the_service(pods)
+        assert await refused(bootstrap, "admin", old["admin"]), "no user exists before the Job has run"
+        made = run_job(pods[0].documents, "test-tidegate-users", tmp_path / "install", secrets)
+        assert made.returncode == 0, made.stdout + made.stderr
+
+        assert await refused(bootstrap, "admin", old["alice"])
+        assert await refused(bootstrap, "nobody", old["alice"])
+        async with AIOKafkaProducer(bootstrap_servers=bootstrap, **login("alice", old["alice"])) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await producer.send_and_wait("orders", b"no rule allows it")
+
+        again = {**secrets, "kafka-users": new}
+        changed = run_job(pods[0].documents, "test-tidegate-users", tmp_path / "upgrade", again)
+        assert changed.returncode == 0, changed.stdout + changed.stderr
+        assert await refused(bootstrap, "admin", old["admin"])
+        observed = await there_and_back(bootstrap, pods, **login("admin", new["admin"]))
+
+        assert observed == {(name, pods[0].ports["internal"]) for name in found}
+        with connect(redis_url) as client:
+            stored = client.hgetall("tidegate:{cluster}:users")
+            assert {name: json.loads(record)["org"] for name, record in stored.items()} == {
+                b"admin": "acme", b"alice": "acme",
+            }  # fmt: skip
+            assert client.hkeys("tidegate:{cluster}:topics") == [b"acme/orders"]
+        written = "".join([made.stdout, made.stderr, changed.stdout, changed.stderr, *(pod.log for pod in pods)])
+        assert "authentication_failed" in written
+        assert [
+            one for one in {*old.values(), *new.values()} if one in written or one.encode() in b"".join(stored.values())
+        ] == []
 
 
 async def test_single(redis_url: str, tmp_path: Path) -> None:
