@@ -260,15 +260,15 @@ def walk_segments(segments: Sequence[Segment], tier_range: TierRange, limits: Li
     """A walk through segments of the archive, which may stop at any offset within a segment."""
     position, steps, size, records = tier_range.start, list[Step](), 0, 0
     for segment in segments:
-        segment_range = SegmentRange(position, min(tier_range.end, segment.end_offset), segment)
-        left = min(
-            segment_range.offsets_of(limits.size - size, segment.size),
-            segment_range.offsets_of(limits.records - records, segment.records),
+        whole = SegmentRange(position, min(tier_range.end, segment.end_offset), segment)
+        least = int(limits.at_least_one and not steps)
+        end = min(
+            whole.end,
+            whole.end_within(max(limits.size - size, least), segment.size),
+            whole.end_within(max(limits.records - records, least), segment.records),
         )
-        if left < 1 and limits.at_least_one and not steps:
-            left = 1
-        segment_range = replace(segment_range, end=min(segment_range.end, segment_range.start + left))
-        if segment_range.end <= segment_range.start:
+        segment_range = replace(whole, end=max(end, position + least))
+        if segment_range.end <= position:
             break
         cut = segment_range.steps(limits.grain_size, limits.grain_records)
         steps += cut
@@ -281,18 +281,20 @@ def walk_segments(segments: Sequence[Segment], tier_range: TierRange, limits: Li
 
 @dataclass(frozen=True, slots=True)
 class SegmentRange(OffsetRange):
-    """Offsets of a segment. Its bytes and records are assumed to be spread evenly over its offsets."""
+    """Offsets of a segment. Its bytes and records are assumed to be spread evenly over its offsets.
+
+    What is assumed of neighbouring ranges adds up to what the segment has, so that a limit is reached in the end also
+    where most offsets have no record: between markers of transactions, and in topics of format record.
+    """
 
     segment: Segment
 
-    @property
-    def offsets(self) -> int:
-        """The number of offsets of the whole segment."""
-        return self.segment.end_offset - self.segment.from_offset
-
-    def offsets_of(self, amount: int, whole: int) -> int:
-        """The number of offsets that hold `amount`, where the whole segment holds `whole`."""
-        return amount * self.offsets // max(whole, 1)
+    def end_within(self, amount: int, whole: int) -> int:
+        """The greatest end with at most `amount` from the start on, where the whole segment has `whole`."""
+        if not whole:
+            return self.segment.end_offset
+        offsets = ((self._before(self.start, whole) + amount + 1) * self._offsets - 1) // whole
+        return self.segment.from_offset + offsets
 
     def steps(self, grain_size: int, grain_records: int) -> list[Step]:
         """Steps of about a grain."""
@@ -305,5 +307,17 @@ class SegmentRange(OffsetRange):
             for size, records in [self._estimate(first, end)]
         ]
 
+    @property
+    def _offsets(self) -> int:
+        """The number of offsets of the whole segment."""
+        return self.segment.end_offset - self.segment.from_offset
+
+    def _before(self, offset: int, whole: int) -> int:
+        """How much of `whole` the offsets of the segment below `offset` have."""
+        return whole * (offset - self.segment.from_offset) // self._offsets
+
     def _estimate(self, start: int, end: int) -> tuple[int, int]:
-        return self.segment.size * (end - start) // self.offsets, self.segment.records * (end - start) // self.offsets
+        """Bytes and records between two offsets."""
+        size, records = (self._before(end, whole) - self._before(start, whole)
+                         for whole in (self.segment.size, self.segment.records))  # fmt: skip
+        return size, records

@@ -122,6 +122,21 @@ def test_segment_without_records_is_passed() -> None:
     assert walk_segments([hole], TierRange(0, 10, Tier.ARCHIVE), Limits(size=5))[0] == 10
 
 
+@given(st.integers(1, 60), st.integers(0, 5_000), st.integers(1, 40), st.booleans())
+def test_sparse_segments_are_sliced_to_a_share(records: int, holes: int, limit: int, by_records: bool) -> None:
+    """Offsets without a record are usual: markers of transactions, and in topics of format record nearly all."""
+    sparse = Segment(0, 0, records + holes - 1, records, records, 0, "a.parquet")  # one byte a record
+    position, taken, walks = 0, 0, 0
+    while position < sparse.end_offset and taken < limit:
+        left = limit - taken
+        limits = Limits(records=left) if by_records else Limits(size=left)
+        position, steps = walk_segments([sparse], TierRange(position, sparse.end_offset, Tier.ARCHIVE), limits)
+        taken, walks = taken + sum(step.records for step in steps), walks + 1
+
+    assert taken == min(records, limit)
+    assert walks <= 2, "a walk is a round trip"
+
+
 def test_offsets_are_written_in_one_order() -> None:
     places = {("b", 10): 1, ("b", 2): 2, ("a", 0): 3}
     offsets = Offsets(places, {"b": "f1", "a": "f0"}, {("b", 2): 4, ("a", 0): 0})
