@@ -6,6 +6,7 @@ Python sources have no metrics of their own in Spark; theirs are in the offsets 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
         StreamingQueryListener,
     )
 
+_ENDED_MAX: Final = 100
+"""Runs that have ended, of which a late report is passed over."""
 _BEHIND: Final = "Offsets between the query and the log ends at its last planning: "
 
 
@@ -179,22 +182,30 @@ def metrics_listener(metrics: QueryMetrics) -> StreamingQueryListener:
         def __init__(self) -> None:
             self._names: dict[str, str] = {}
             self._figures: dict[str, Figures] = {}
+            self._ended: deque[str] = deque(maxlen=_ENDED_MAX)
 
         def onQueryStarted(self, event: QueryStartedEvent) -> None:
-            run, name = str(event.runId), event.name or str(event.id)
-            self._names[run], self._figures[run] = name, Figures()
-            metrics.status(name).is_active = True
+            self._begin(str(event.runId), event.name or str(event.id))
 
         def onQueryProgress(self, event: QueryProgressEvent) -> None:
-            run = str(event.progress.runId)
-            if run in self._names:
-                self._figures[run].take([event.progress])
-                metrics.take(self._names[run], self._figures[run])
+            progress = event.progress
+            run = str(progress.runId)
+            if run in self._ended:
+                return
+            if run not in self._names:  # it was started before the listener was added
+                self._begin(run, progress.name or str(progress.id))
+            self._figures[run].take([progress])
+            metrics.take(self._names[run], self._figures[run])
 
         def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
             run = str(event.runId)
+            self._ended.append(run)
             if run in self._names:
                 metrics.end(self._names.pop(run), failed=event.exception is not None)
                 del self._figures[run]
+
+        def _begin(self, run: str, name: str) -> None:
+            self._names[run], self._figures[run] = name, Figures()
+            metrics.status(name).is_active = True
 
     return MetricsListener()

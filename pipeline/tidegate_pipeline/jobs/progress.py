@@ -45,6 +45,25 @@ def reported_figures(offset: object) -> dict[str, float]:
     return dict(reported.get("_metrics", {})) if isinstance(reported, Mapping) else {}
 
 
+def _together(sources: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """The figures of a query out of those of its sources, each with its number of partitions."""
+    found = list(sources)
+    together: dict[str, float] = {}
+    for name in dict.fromkeys(name for _, figures in found for name in figures):
+        having = [(partitions, figures[name]) for partitions, figures in found if name in figures]
+        values = [value for _, value in having]
+        if name.startswith("min"):
+            together[name] = min(values)
+        elif name.startswith("max"):
+            together[name] = max(values)
+        elif name.startswith("avg"):
+            weights = sum(partitions for partitions, _ in having)
+            together[name] = sum(partitions * value for partitions, value in having) / max(weights, 1)
+        else:
+            together[name] = sum(values)
+    return together
+
+
 @dataclass(slots=True)
 class Figures:
     """What a query has read since it was started here; `take` its progress reports, each once."""
@@ -53,6 +72,8 @@ class Figures:
     micro_batches: int = 0
     micro_batch_ms: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    by_source: dict[int, tuple[int, dict[str, float]]] = field(default_factory=dict)
+    """Of each source of topics, by its number: its partitions, and the figures that it reported last."""
     observed: dict[str, int] = field(default_factory=dict)
     """Sums of what `DataFrame.observe` counted in each micro-batch."""
     started: Positions = field(default_factory=dict)
@@ -70,15 +91,18 @@ class Figures:
 
     def _take(self, report: Mapping[str, Any]) -> None:
         sources = report.get("sources") or ()
-        for source in sources:
+        for at, source in enumerate(sources):
             for place, offset in positions(source.get("startOffset")).items():
                 self.started.setdefault(place, offset)
             ends = positions(source.get("endOffset"))
             for place in ends:
                 self.started.setdefault(place, 0)
             self.reached |= ends
-            self.latest |= positions(source.get("latestOffset"))
-            self.metrics |= reported_figures(source.get("latestOffset"))
+            latest = positions(source.get("latestOffset"))
+            self.latest |= latest
+            if reported := reported_figures(source.get("latestOffset")):
+                self.by_source[at] = len(latest), reported
+        self.metrics |= _together(self.by_source.values())
         # Spark repeats the id of the micro-batch to come while there is nothing to read
         if not report.get("numInputRows") and all(s.get("startOffset") == s.get("endOffset") for s in sources):
             return

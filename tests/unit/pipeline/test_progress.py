@@ -103,6 +103,28 @@ def test_progress_includes_counts_of_a_topic_source() -> None:
     assert figures.latest == {("orders", 0): 9}
 
 
+def test_progress_of_a_join_has_the_figures_of_all_its_topics() -> None:
+    """Each source reports its own; a query that joins two topics is as far behind as the one that is further."""
+
+    def source(topic: str, partitions: int, least: int, average: float, most: int, lost: int) -> dict[str, Any]:
+        figures = {
+            "minOffsetsBehindLatest": least, "avgOffsetsBehindLatest": average, "maxOffsetsBehindLatest": most,
+            "pipeline_lost_offsets_total": lost,
+        }  # fmt: skip
+        ends = {topic: {str(partition): 9 for partition in range(partitions)}}
+        return {"startOffset": None, "endOffset": ends, "latestOffset": json.dumps({**ends, "_metrics": figures})}
+
+    figures = Figures()
+    sources = [source("shown", 3, 2, 10.0, 20, 7), source("clicked", 1, 4, 4.0, 4, 0)]
+    figures.take([{"batchId": 0, "numInputRows": 1, "sources": sources}])
+    figures.take([{"batchId": 1, "numInputRows": 1, "sources": [sources[0], {**sources[1], "latestOffset": None}]}])
+
+    assert figures.metrics == {
+        "minOffsetsBehindLatest": 2, "avgOffsetsBehindLatest": 8.5, "maxOffsetsBehindLatest": 20,
+        "pipeline_lost_offsets_total": 7,
+    }  # fmt: skip
+
+
 def test_progress_without_a_terminal_is_a_line_with_the_unit_of_rows(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

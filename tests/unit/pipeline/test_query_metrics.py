@@ -60,7 +60,7 @@ class Progress(dict[str, Any]):
 
     def __init__(self, run: str, report: dict[str, Any]) -> None:
         super().__init__(report)
-        self.runId = run
+        self.runId, self.id, self.name = run, "i", "orders"
 
 
 def test_listener_follows_restarts_of_a_query() -> None:
@@ -76,6 +76,17 @@ def test_listener_follows_restarts_of_a_query() -> None:
     found = values(metrics)
     assert (found["query_failures_total", "orders"], found["query_active", "orders"]) == (1, 0)
     assert (found["rows_total", "orders"], found["offsets_behind_latest_max", "orders"]) == (5, 2)
+
+
+def test_listener_added_late_has_the_queries_that_run() -> None:
+    metrics = QueryMetrics()
+    listener: Any = metrics_listener(metrics)
+    listener.onQueryProgress(SimpleNamespace(progress=Progress("first", report(3, 5, behind=2))))
+    assert metrics.status("orders").is_active
+    listener.onQueryTerminated(SimpleNamespace(runId="first", exception="gone"))
+
+    found = values(metrics)
+    assert (found["rows_total", "orders"], found["query_failures_total", "orders"]) == (5, 1)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999", "no.such.host.invalid:1"])
