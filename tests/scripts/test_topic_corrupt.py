@@ -18,6 +18,7 @@ from tidegate.records.record import OPENED_BYTES_MAX
 from tidegate.store.keys import ClusterKeys, LogKeys
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.quarantine import Quarantine
+from tidegate_pipeline.decode.opening import OpenBatch, Opener, StoredBatch
 from tidegate_pipeline.errors import CorruptLimit, PipelineError, UsageError
 from tidegate_pipeline.jobs.corrupt_batches import count_last
 from tidegate_pipeline.jobs.progress import Figures
@@ -122,6 +123,34 @@ def test_limit_of_corrupt_batches_counts_all_tasks_of_a_micro_batch(
     strict = access_to(valkey.url, **options, corruptLimit="1")
     with pytest.raises(CorruptLimit, match="2 corrupt batches, corruptLimit is 1"):
         rows_of(strict, plan_ranges(strict))
+
+
+def test_range_is_not_read_on_where_it_fails(
+    client: Any, valkey: ValkeyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a topic that is corrupt as a whole a task would keep all bytes in memory."""
+    topic = WrittenTopic(client, "orders")
+    for at in range(40):
+        topic.append(spoilt(batch_bytes(5, timestamp=at)))
+    read: list[int] = []
+    open_batch = Opener.open
+
+    def counting(self: Opener, stored: StoredBatch) -> OpenBatch:
+        read.append(1)
+        return open_batch(self, stored)
+
+    monkeypatch.setattr(Opener, "open", counting)
+    monkeypatch.setattr("tidegate_pipeline.sources.reading._REPLY_BYTES", 500)
+    options = {"subscribe": "orders", "groupBytes": "500"}
+
+    failing = access_to(valkey.url, **options)
+    with pytest.raises(PipelineError, match="offsets 0 to 4 is corrupt"):
+        rows_of(failing, plan_ranges(failing))
+    assert len(read) < 20
+    limited = access_to(valkey.url, **options, corruptLimit="3", **quarantine(tmp_path))
+    with pytest.raises(CorruptLimit, match="corruptLimit is 3"):
+        rows_of(limited, plan_ranges(limited))
+    assert len(read) < 40
 
 
 def test_decompression_bomb_is_corrupt(client: Any, valkey: ValkeyServer, tmp_path: Path) -> None:

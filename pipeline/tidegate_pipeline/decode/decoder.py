@@ -99,6 +99,7 @@ class Decoder:
                 size += len(batch.area)
             except (CorruptMessage, InvalidRecord) as error:
                 faults.append(corrupt(stored, error))
+                size += len(stored.buffer)
             if size >= group_bytes:
                 rows, more = self._group(topic, partition, opened, first_offset, end_offset)
                 yield rows, faults + more

@@ -6,7 +6,9 @@ read by a script. A log of format record has committed records only.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tidegate.store.keys import LogKeys
@@ -40,6 +42,7 @@ class Transactions:
     log_start: int = 0
     open: dict[int, int] = field(default_factory=dict)
     aborted: list[Aborted] = field(default_factory=list)
+    _by_producer: dict[int, list[Aborted]] = field(default_factory=dict)
 
     def last_stable(self, end: int) -> int:
         """The first offset of the first open transaction; the log's end without one."""
@@ -47,10 +50,16 @@ class Transactions:
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
         """Whether a batch of records is of an aborted transaction."""
-        return any(one.producer_id == producer_id and one.first <= offset < one.last for one in self.aborted)
+        if self.aborted and not self._by_producer:
+            for one in sorted(self.aborted):
+                self._by_producer.setdefault(one.producer_id, []).append(one)
+        of_producer = self._by_producer.get(producer_id, [])
+        at = bisect_right(of_producer, offset, key=attrgetter("first")) - 1
+        return at >= 0 and offset < of_producer[at].last
 
     def add(self, events: list[int]) -> None:
         """What a script has read: offset, producer id and kind of each event."""
+        self._by_producer.clear()
         for at in range(0, len(events), _PARTS_OF_EVENT):
             offset, producer_id, kind = events[at : at + _PARTS_OF_EVENT]
             if kind == _RECORDS:

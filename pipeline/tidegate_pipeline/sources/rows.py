@@ -46,13 +46,10 @@ class Rows(Protocol):
 class DecodedRows:
     """One row a record. Control batches have none."""
 
-    def __init__(self, range_: PlannedRange, access: Access) -> None:
-        options = access.options
+    def __init__(self, range_: PlannedRange, options: TopicOptions) -> None:
         self.corrupt: list[CorruptBatch] = []
         self._range = range_
-        self._access = access
         self._group_size = options.group_size
-        self._is_committed_only = options.isolation == "read_committed" and not range_.bits
         self._decoder = Decoder(
             engine=options.decoder,
             include_headers=options.include_headers,
@@ -62,33 +59,11 @@ class DecodedRows:
     def make(self, batches: Iterable[StoredBatch]) -> Iterator[pa.RecordBatch]:
         """All rows, in groups of about `groupBytes`."""
         wanted = self._range
-        if self._is_committed_only:
-            batches = self._committed(batches)
         for rows, corrupt in self._decoder.groups(
             wanted.topic, wanted.partition, batches, wanted.start, wanted.end, self._group_size
         ):
             self.corrupt += corrupt
             yield rows
-
-    def _committed(self, batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
-        """Without those of aborted transactions; the range ends below the first open one."""
-        transactions: Transactions | None = None
-        for stored in batches:
-            header = stored.buffer[:HEADER_BYTES]
-            if len(header) == HEADER_BYTES and header[_ATTRIBUTES_AT] & _TRANSACTION_BITS == _TRANSACTIONAL:
-                if transactions is None:
-                    keys = keys_of_range(self._access, self._range)
-                    [transactions] = self._access.plan([reading_transactions(keys)])
-                if stored.base_offset < transactions.log_start:
-                    raise UsageError(
-                        f"topic {self._range.topic} partition {self._range.partition}: offset {stored.base_offset} is "
-                        f"of a transaction below the log start {transactions.log_start}, whose outcome is not kept: "
-                        "begin there, or read it with isolation=read_uncommitted"
-                    )
-                (producer_id,) = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)
-                if transactions.is_aborted(producer_id, stored.base_offset):
-                    continue
-            yield stored
 
 
 class RawRows:
@@ -199,11 +174,34 @@ def check(stored: StoredBatch) -> tuple[Batch | None, str]:
     return batch, ""
 
 
+def without_aborted(access: Access, range_: PlannedRange, batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
+    """Without those of aborted transactions, for isolation=read_committed; the range ends below the first open one.
+
+    Raises UsageError for a transaction whose outcome is not kept.
+    """
+    transactions: Transactions | None = None
+    for stored in batches:
+        header = stored.buffer[:HEADER_BYTES]
+        if len(header) == HEADER_BYTES and header[_ATTRIBUTES_AT] & _TRANSACTION_BITS == _TRANSACTIONAL:
+            if transactions is None:
+                [transactions] = access.plan([reading_transactions(keys_of_range(access, range_))])
+            if stored.base_offset < transactions.log_start:
+                raise UsageError(
+                    f"topic {range_.topic} partition {range_.partition}: offset {stored.base_offset} is "
+                    f"of a transaction below the log start {transactions.log_start}, whose outcome is not kept: "
+                    "begin there, or read it with isolation=read_uncommitted"
+                )
+            (producer_id,) = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)
+            if transactions.is_aborted(producer_id, stored.base_offset):
+                continue
+        yield stored
+
+
 def rows_of(access: Access, range_: PlannedRange) -> Rows:
     """The converter of a range's batches to rows, by the options."""
     options = access.options
     if options.mode == "decoded":
-        return DecodedRows(range_, access)
+        return DecodedRows(range_, options)
     keys = keys_of_range(access, range_)
     epochs = retry_while_unavailable(lambda: access.client.hget(keys.meta, "epochs"), options.retry_s)
     return RawRows(range_, options, epochs or b"")

@@ -18,14 +18,20 @@ from tidegate_pipeline.sources.loss import lost
 from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.reading import read_range
-from tidegate_pipeline.sources.rows import rows_of
+from tidegate_pipeline.sources.rows import rows_of, without_aborted
 from tidegate_pipeline.sources.tiers import Tier
 
 
 def arrow_rows(access: Access, range_: PlannedRange, plan: str) -> Iterator[pa.RecordBatch]:
     """The rows of a range; `plan` names all that is read with it. Raises DataLoss, CorruptLimit, PipelineError."""
-    rows = rows_of(access, range_)
-    yield from rows.make(_batches(access, range_))
+    options, rows, batches = access.options, rows_of(access, range_), _batches(access, range_)
+    if options.isolation == "read_committed" and not range_.bits:
+        batches = without_aborted(access, range_, batches)
+    corrupt_max = options.corrupt_limit if options.on_corrupt == "quarantine" else 0
+    for batch in rows.make(batches):
+        if len(rows.corrupt) > corrupt_max:
+            break  # the query fails: what is left of the range is not read, nor kept in memory
+        yield batch
     if rows.corrupt:
         _quarantine(access, range_, rows.corrupt, plan)
 
