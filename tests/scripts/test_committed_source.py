@@ -136,6 +136,31 @@ def test_raw_batches_end_at_the_last_stable_offset(topic: WrittenTopic, valkey: 
     assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0]
 
 
+def test_raw_batches_of_aborted_transactions_are_holes(topic: WrittenTopic, valkey: ValkeyServer) -> None:
+    topic.append(batch_bytes(2), records(1, 2), marker(1, commits=False))  # 0, 1; 2, 3; 4
+    topic.append(records(1), marker(1, commits=True), records(2), marker(2, commits=False))  # 5; 6; 7; 8
+
+    raw = committed(valkey, mode="raw")
+    assert [row["base_offset"] for row in rows_of(raw, plan_ranges(raw))] == [0, 5]
+    ranged = committed(valkey, mode="raw", includeRange="true")
+    reported = [(r["from_offset"], r["base_offset"], r["last_offset"]) for r in rows_of(ranged, plan_ranges(ranged))]
+    assert reported == [(0, 0, 1), (2, 4, 4), (5, 5, 5), (6, 6, 6), (7, 8, 8)]
+
+
+def test_query_may_change_to_committed_records_while_a_transaction_is_open(
+    topic: WrittenTopic, valkey: ValkeyServer
+) -> None:
+    topic.append(batch_bytes(2), records(1))
+    start = starting.initial_offsets(access_to(valkey.url, subscribe="orders"), "latest")
+    assert start.next == {("orders", 0): 3}
+
+    plan = StreamPlan(committed(valkey))
+    assert plan.next_offsets(start, None, by_records=False).next == {("orders", 0): 3}, "it waits"
+    topic.append(marker(1, commits=True), batch_bytes(1))
+    end = plan.next_offsets(start, None, by_records=False)
+    assert [offset for _, offset in offsets_of(committed(valkey), plan.ranges(start, end))] == [4]
+
+
 @pytest.mark.parametrize("seed", [random.randrange(1 << 30)], ids=["drawn"])
 async def test_committed_as_brokers_write_it(store: Store, settings: Settings, valkey: ValkeyServer, seed: int) -> None:
     """Random transactions of three producers; the brokers save snapshots meanwhile."""

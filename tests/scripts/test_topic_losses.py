@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyarrow import parquet
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tests.support.logs import batch_bytes
 from tests.support.markers import build_marker
@@ -27,6 +28,8 @@ from tidegate_pipeline.sources.planning import PlannedRange
 from tidegate_pipeline.sources.rows import RawRows
 from tidegate_pipeline.sources.stream_plan import StreamPlan
 from tidegate_pipeline.sources.tiers import Tier
+from tidegate_pipeline.sources.topic_source import TopicSource
+from tidegate_pipeline.sources.walking import LogOffsets, LogWalker
 
 
 @pytest.fixture
@@ -155,6 +158,40 @@ def test_offset_range_trimmed_during_the_read(
     assert offsets_of(both, ranges) == [(0, offset) for offset in range(40)]
 
 
+def test_log_compacted_between_plan_and_read_is_read_as_it_is(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic
+) -> None:
+    access = access_to(valkey.url, subscribe="orders")
+    ranges = plan_ranges(access)
+    client.xdel(topic.keys().log, "10-1")  # all of its records have newer ones
+    client.hset(topic.keys().meta, "cleaned", 30)
+
+    assert offsets_of(access, ranges) == [(0, offset) for offset in (*range(10), *range(20, 40))]
+    client.xdel(topic.keys().log, "30-1")
+    with pytest.raises(PipelineError, match="the log changed meanwhile"):
+        offsets_of(access, ranges)
+
+
+def test_holes_of_a_log_cost_no_round_trips(
+    client: Any, valkey: ValkeyServer, topic: WrittenTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.fill([10] * 16)
+    for base in range(10, 190, 20):
+        client.xdel(topic.keys().log, f"{base}-1")
+    access = access_to(valkey.url, subscribe="orders")
+    ranges = plan_ranges(access)
+    asked: list[int] = []
+
+    def offsets(self: LogWalker) -> LogOffsets:
+        asked.append(1)
+        return LogOffsets(0, 0, 200, ())
+
+    monkeypatch.setattr(LogWalker, "offsets", offsets)
+
+    assert len(offsets_of(access, ranges)) == 110
+    assert len(asked) <= 2, "once for each reply"
+
+
 def test_log_changed_during_the_read_is_discarded(client: Any, valkey: ValkeyServer, topic: WrittenTopic) -> None:
     access = access_to(valkey.url, subscribe="orders")
     ranges = plan_ranges(access)
@@ -207,7 +244,11 @@ def test_topic_made_again_is_data_loss(client: Any, valkey: ValkeyServer, topic:
     plan = StreamPlan(allowed)
     renewed = plan.next_offsets(start, None, by_records=False)
     assert (renewed.next, renewed.ids) == ({("orders", 0): 0}, {"orders": again.topic_id})
-    assert offsets_of(allowed, plan.ranges(start, renewed)) == []
+    options = {"subscribe": "orders", "redis.url": valkey.url, "archive.path": str(tmp_path), "failOnDataLoss": "false"}
+    source = TopicSource(CaseInsensitiveDict(options))
+    reader = source.streamReader(source.schema())
+    assert plan.ranges(start, renewed)
+    assert [list(reader.read(task)) for task in reader.partitions(start.to_json(), renewed.to_json())] == [[]]
     assert gaps(tmp_path) == [(40, 0)]
     reported = plan.progress()
     assert reported is not None

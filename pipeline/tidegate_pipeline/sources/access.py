@@ -113,7 +113,8 @@ class Access:
             state: ArchiveState = yield Read(("HMGET", keys.archive, *ArchiveState._fields), state_of)
             archived = OffsetRange(state.start, min(state.end, archived_end_max)) if state.end >= 0 else None
         shown = OffsetRange(redis.redis_start, end) if options.tiers != "archive" else None
-        return PartitionTiers(redis.log_start, shown, archived, redis.epochs if shown else ())
+        known = (redis.epochs, redis.end) if shown else ((), -1)
+        return PartitionTiers(redis.log_start, shown, archived, *known)
 
     def archive(self) -> tuple[Any, str]:
         """Where the archive's files are: pyarrow's filesystem, and the root in it. Raises UsageError."""

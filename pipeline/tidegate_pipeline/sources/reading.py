@@ -23,6 +23,7 @@ from tidegate_pipeline.redis_access import retry_while_unavailable, with_whole_e
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange, keys_of_range
 from tidegate_pipeline.sources.tiers import Tier, arrange
+from tidegate_pipeline.sources.walking import UNLIMITED
 
 _REPLY_BYTES: Final = 1 << 20
 """What caches hold: replies of 4 MiB cost a fifth more CPU."""
@@ -96,11 +97,14 @@ def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]
             access.options.retry_s,
         )
         batches: list[StoredBatch] = []
+        redis_start: int | None = None  # behind the reply: what is trimmed later is in it
         for entry_id, fields in reply:
             base = int(entry_id.partition(b"-")[0])
-            if base > expected and _is_trimmed(access, keys, max(expected, range_.start)):
-                yield batches
-                raise _Trimmed(max(expected, range_.start))
+            if base > expected:
+                redis_start = _redis_start(access, keys) if redis_start is None else redis_start
+                if redis_start > max(expected, range_.start):
+                    yield batches
+                    raise _Trimmed(max(expected, range_.start))
             expected, counted = _entry(base, fields, batches)
             records += counted
         yield batches
@@ -109,8 +113,10 @@ def _stored(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]]
             first_id = f"{int(reply[-1][0].partition(b'-')[0])}-2"
             page = _page(sum(len(batch.buffer) for batch in batches), len(reply))
     if (entries, records) != (range_.entries, range_.records) or (entries and expected < range_.last_end):
-        if _is_trimmed(access, keys, max(expected, range_.start)):
+        if _redis_start(access, keys) > max(expected, range_.start):
             raise _Trimmed(max(expected, range_.start))
+        if records <= range_.records and _is_compacted(access, keys, range_, expected):
+            return
         raise PipelineError(
             f"{_named(range_)}: offsets {range_.start} to {range_.end} were planned as {range_.entries} entries with "
             f"{range_.records} records up to {range_.last_end}, and read as {entries} with {records} up to {expected}: "
@@ -139,12 +145,21 @@ def _records(access: Access, range_: PlannedRange) -> Iterator[list[StoredBatch]
         position, first_id = built.end_offset, f"({entries[-1][0].decode()}"
 
 
-def _is_trimmed(access: Access, keys: LogKeys, offset: int) -> bool:
-    """Whether Redis no longer has an offset: it was trimmed, or its topic was deleted."""
+def _redis_start(access: Access, keys: LogKeys) -> int:
+    """The first offset that Redis has now; beyond all if the topic was deleted."""
     try:
-        return access.walker(keys).offsets().redis_start > offset
+        return access.walker(keys).offsets().redis_start
     except LogGone:
-        return True
+        return UNLIMITED
+
+
+def _is_compacted(access: Access, keys: LogKeys, range_: PlannedRange, end: int) -> bool:
+    """Whether compaction reached the range, of which batches up to `end` are left: records may have gone that newer
+    ones with their keys replace.
+    """
+    reply = retry_while_unavailable(lambda: access.client.hget(keys.meta, "cleaned"), access.options.retry_s)
+    cleaned = int(reply or 0)
+    return range_.first < cleaned and (end >= range_.last_end or range_.last_end <= cleaned)
 
 
 def _entry(base: int, fields: Sequence[bytes], batches: list[StoredBatch]) -> tuple[int, int]:

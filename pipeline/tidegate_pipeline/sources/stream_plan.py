@@ -239,8 +239,8 @@ class StreamPlan:
     def _arranging(self, planner: PartitionPlanner, start: int, end: int) -> Planning[list[Planned]]:
         """A range that a plan names, by tiers; where the topic is gone, all of it is lost. Raises DataLoss."""
         tiers = yield from planner.reading_tiers_left(start)
-        if tiers.redis and tiers.redis.end < end:
-            raise moved_back(planner.topic, planner.partition, end, tiers.redis.end)
+        if 0 <= tiers.log_end < end:
+            raise moved_back(planner.topic, planner.partition, end, tiers.log_end)
         return list(arranged(planner, start, end, tiers))
 
 

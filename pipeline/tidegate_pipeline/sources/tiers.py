@@ -23,12 +23,14 @@ class PartitionTiers(NamedTuple):
     """The offsets that each tier has of a partition; None for a tier that is empty or not read.
 
     `log_start` is Kafka's: the archive may begin below it. `epochs` are (leader epoch, start offset) in order.
+    `log_end` is Kafka's too, -1 where Redis is not read: what `redis` shows may end at an open transaction before.
     """
 
     log_start: int
     redis: OffsetRange | None
     archive: OffsetRange | None
     epochs: tuple[tuple[int, int], ...] = ()
+    log_end: int = -1
 
     @property
     def start(self) -> int:
@@ -52,8 +54,8 @@ class PartitionTiers(NamedTuple):
 
     def truncated_to(self, offset: int, epoch: int) -> int | None:
         """The offset that the log was truncated to since `offset` was read under `epoch`; None if it was not."""
-        if self.redis and self.redis.end < offset:
-            return self.redis.end
+        if 0 <= self.log_end < offset:
+            return self.log_end
         return min((start for later, start in self.epochs if later > epoch and start < offset), default=None)
 
 

@@ -35,6 +35,7 @@ from tidegate_pipeline.sources.planning import PlannedRange, name_of
 from tidegate_pipeline.sources.splitting import pack
 from tidegate_pipeline.sources.sql_table import same_columns
 from tidegate_pipeline.sources.stream_plan import StreamPlan
+from tidegate_pipeline.sources.tiers import Tier
 from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
@@ -102,7 +103,9 @@ class _RangeReader:
         access = Access.kept(self._options)
         try:
             late = list(_late(access, partition))
-            for range_ in (range_ for range_ in (*partition.ranges, *late) if range_.start < range_.end):
+            for range_ in (*partition.ranges, *late):
+                if range_.start >= range_.end and range_.tier is not Tier.LOST:
+                    continue  # of a topic that was made again nobody knows how much is lost
                 for batch in arrow_rows(access, range_, partition.plan):
                     yield batch.cast(self._arrow_schema)
         finally:

@@ -89,7 +89,7 @@ def test_earliest_is_where_the_archive_leads_up_to_redis(
 
 def test_truncated_log_is_detected_by_its_end_and_by_later_epochs() -> None:
     epochs = ((0, 0), (3, 40), (5, 60))
-    tiers = PartitionTiers(0, OffsetRange(0, 100), None, epochs)
+    tiers = PartitionTiers(0, OffsetRange(0, 100), None, epochs, log_end=100)
 
     assert [tiers.epoch_before(offset) for offset in (0, 1, 40, 41, 60, 61, 100)] == [0, 0, 0, 3, 3, 5, 5]
     assert tiers.truncated_to(101, 5) == 100
