@@ -17,6 +17,7 @@ from tidegate_pipeline.jobs.value_columns import Values, ValueTarget, dead_lette
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.options import EARLIEST
 from tidegate_pipeline.sources.starting import planner_of
+from tidegate_pipeline.tables.columns import check_types
 from tidegate_pipeline.tables.folder import Form, check, files, form_of, next_offsets, value_type
 from tidegate_pipeline.tables.partition_fields import BY_DAY, PartitionColumns
 from tidegate_pipeline.tables.topic_ids import topic_ids
@@ -24,6 +25,7 @@ from tidegate_pipeline.topics import Topic, find_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tidegate_pipeline.tables.iceberg_table import IcebergPlan
@@ -135,6 +137,7 @@ class DecodeJob(Job):
         if self._values is not None:
             known = self._value_type(path)
             rows = with_values(rows, self._values, ValueTarget(context.settings, topics, self._org), known)
+        self._check_types(path, rows)
         ids = topic_ids({topic.name: topic.topic_id for topic in topics})
         if self._form == "iceberg":
             writing = rows.writeStream.format("tidegate-iceberg").option("topicId", ids)
@@ -184,6 +187,14 @@ class DecodeJob(Job):
         if self._form == "iceberg":
             return self._iceberg(path).value_type()
         return value_type(path, self._form)
+
+    def _check_types(self, path: str, rows: DataFrame) -> None:
+        """That a Parquet table's values stay of their types; the other sinks compare theirs. Raises UsageError."""
+        known = value_type(path, self._form) if self._form == "parquet" else None
+        if known is not None:
+            from pyspark.sql.pandas.types import to_arrow_type
+
+            check_types(path, known, to_arrow_type(rows.schema["value"].dataType, timezone="UTC"), "value")
 
     def _found(self, context: JobContext) -> list[Topic]:
         prefix = context.settings.redis.key_prefix

@@ -28,6 +28,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
+from tidegate_pipeline.spark_errors import reports_one_line
+from tidegate_pipeline.tables.columns import check_types
 from tidegate_pipeline.tables.partition_fields import BY_DAY, NULL, PartitionColumns, as_text, partitioned_otherwise
 from tidegate_pipeline.tables.topic_ids import id_of_topic
 
@@ -86,8 +88,9 @@ class DeltaPlan:
 
     def evolved(self, table: DeltaTable) -> DeltaTable:
         """The table with the columns and nested fields that rows have and it has not. Raises UsageError."""
-        known = pa.struct(list(pa.schema(table.schema())))
-        if not _has_more(known, pa.struct(list(self.table_columns))):
+        known, rows = (pa.struct(list(columns)) for columns in (pa.schema(table.schema()), self.table_columns))
+        check_types(self.path, known, rows)
+        if not _has_more(known, rows):
             return table
         try:
             write_deltalake(self.path, self.table_columns.empty_table(), mode="append", schema_mode="merge")
@@ -147,6 +150,7 @@ class Tabled(WriterCommitMessage):
     ranges: Mapping[Place, tuple[int, int]]
 
 
+@reports_one_line
 class DeltaWriter(DataSourceStreamArrowWriter):
     """Pickled into tasks; keeps nothing between micro-batches."""
 

@@ -18,6 +18,7 @@ from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables import compaction, delta
 from tidegate_pipeline.tables.delta import DeltaPlan, DeltaWriter, Tabled
+from tidegate_pipeline.tables.delta_upserts import DeltaStatePlan
 from tidegate_pipeline.tables.folder import TableFile, check
 from tidegate_pipeline.tables.topic_ids import topic_ids
 
@@ -156,6 +157,32 @@ def test_several_topics_each_by_their_id(tmp_path: Path) -> None:
         attempt(tmp_path, [rows(range(1), topic="refunds")], topic_id=ids)
     with pytest.raises(UsageError, match="topicId is an id in hex, or JSON"):
         attempt(tmp_path, [rows(range(1))], topic_id="{")
+
+
+OTHER_TYPES = [
+    (pa.struct([("id", pa.int32())]), pa.struct([("id", pa.int64())]), "value.id is int32, and of the rows int64"),
+    (pa.struct([("id", pa.int64())]), pa.struct([("id", pa.string())]), "value.id is int64, and of the rows string"),
+    (pa.binary(), pa.struct([("id", pa.int64())]), "value is binary, and of the rows struct"),
+    (pa.list_(pa.float64()), pa.list_(pa.float32()), "value is double, and of the rows float"),
+]
+
+
+@pytest.mark.parametrize(("before", "after", "reported"), OTHER_TYPES)
+@pytest.mark.parametrize("state", [False, True], ids=["all", "upsert"])
+def test_column_of_another_type_is_refused(
+    tmp_path: Path, before: pa.DataType, after: pa.DataType, reported: str, state: bool
+) -> None:
+    """deltalake commits such files, and no reader can read the table any more."""
+
+    def plan(value: pa.DataType) -> DeltaPlan:
+        columns = DECODED_ARROW.set(DECODED_ARROW.get_field_index("value"), pa.field("value", value))
+        return (DeltaStatePlan if state else DeltaPlan)(str(tmp_path), "00", columns)
+
+    plan(before).create()
+
+    with pytest.raises(UsageError, match=reported):
+        plan(after).evolved(DeltaTable(tmp_path))
+    assert plan(before).evolved(DeltaTable(tmp_path)).version() == 0
 
 
 def test_large_days_are_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
