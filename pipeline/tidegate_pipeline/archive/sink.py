@@ -30,6 +30,7 @@ from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
 from tidegate_pipeline.redis_access import Client, connect_by_option, retry_while_unavailable
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
 OPTIONS: Final = (
@@ -93,6 +94,7 @@ class Written(WriterCommitMessage):
     segments: tuple[tuple[Place, Segment], ...]
 
 
+@reports_one_line
 class ArchiveSink(DataSource):
     """The data source; it can only be written to, by a stream."""
 
@@ -114,6 +116,7 @@ class ArchiveSink(DataSource):
         return ArchiveWriter(SinkOptions.parse(self.options), reads)
 
 
+@reports_one_line
 class ArchiveWriter(DataSourceStreamArrowWriter):
     """Pickled into tasks; keeps nothing between micro-batches."""
 

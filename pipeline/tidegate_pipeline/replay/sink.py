@@ -23,6 +23,7 @@ from tidegate_pipeline.replay.batches import TargetBatch, convert_batch, entries
 from tidegate_pipeline.replay.rate_limiter import RateLimiter
 from tidegate_pipeline.replay.target import Target
 from tidegate_pipeline.replay.translation import Row, Table
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.topics import Topic, read_topics
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class Replayed(WriterCommitMessage):
     lasts: Mapping[int, int]
 
 
+@reports_one_line
 class ReplayWriter(DataSourceStreamArrowWriter):
     """Writes on executors, notes on the driver. Holds no connection: it is pickled."""
 
@@ -256,6 +258,7 @@ class _Task:
         retry_while_unavailable(lambda: self._client.zadd(upkeep, {item: 0}, nx=True), self._plan.retry_s)
 
 
+@reports_one_line
 class ReplaySink(DataSource):
     """Options: see `plan_of`."""
 

@@ -17,6 +17,7 @@ from tidegate_pipeline.errors import PipelineError
 from tidegate_pipeline.redis_access import Client, retry_while_unavailable
 from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource
+from tidegate_pipeline.spark_errors import reports_one_line
 
 SCHEMA: Final = (
     "id string, ts timestamp, group string, org string, event string, generation int, member string, "
@@ -40,6 +41,7 @@ _OFFSETS: Final = {"offsets_reset": 3, "offsets_deleted": 1, "offsets_expired": 
 """Kind -> words for each partition in its detail."""
 
 
+@reports_one_line
 class EventsSource(HistorySource):
     """The event streams of all shards."""
 

@@ -11,6 +11,7 @@ from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.redis_access import Client
 from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource, time_ms
+from tidegate_pipeline.spark_errors import reports_one_line
 
 SCHEMA: Final = (
     "ts timestamp, org string, group string, topic string, partition int, committed long, log_start long, "
@@ -21,6 +22,7 @@ _GROUP: Final = b"group"
 _TIME: Final = b"time"
 
 
+@reports_one_line
 class LagSource(HistorySource):
     """The stream of samples."""
 

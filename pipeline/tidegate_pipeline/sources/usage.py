@@ -16,6 +16,7 @@ from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.redis_access import Client
 from tidegate_pipeline.sources.capped_streams import Fields
 from tidegate_pipeline.sources.history_source import HistorySource, Wanted, time_ms
+from tidegate_pipeline.spark_errors import reports_one_line
 
 SCHEMA: Final = (
     "id string, ts timestamp, span_ms long, broker string, org string, topic string, group string, records long, "
@@ -30,6 +31,7 @@ _HELD: Final = 2
 _COMMITS: Final = 3
 
 
+@reports_one_line
 class UsageSource(HistorySource):
     """The stream `{cluster}:usage`."""
 

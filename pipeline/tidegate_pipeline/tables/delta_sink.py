@@ -7,12 +7,14 @@ from pyspark.sql.types import StructType
 
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import FormatOptions
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.tables.columns import columns_of
 from tidegate_pipeline.tables.delta import DeltaPlan, DeltaWriter
 from tidegate_pipeline.tables.delta_upserts import DeltaStatePlan, DeltaStateWriter
 from tidegate_pipeline.tables.partition_fields import BY_DAY
 
 
+@reports_one_line
 class DeltaSink(DataSource):
     """Options: `path`, the table's folder or URI; `topicId`; `partitionBy`; `upsert`: the newest row of each key only,
     not partitioned."""

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.errors import ArchiveConflict, UsageError
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.tables import upserts
 from tidegate_pipeline.tables.delta import DeltaPlan
 from tidegate_pipeline.tables.upserts import Staged, StagingTask
@@ -37,6 +38,7 @@ class DeltaStatePlan(DeltaPlan):
         return DeltaPlan.evolved(self, table)
 
 
+@reports_one_line
 class DeltaStateWriter(DataSourceStreamArrowWriter):
     """Pickled into tasks; keeps nothing between micro-batches."""
 

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from tidegate_pipeline.format_options import FormatOptions
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.tables.columns import columns_of
 from tidegate_pipeline.tables.iceberg_table import STATE_PARTITION_BY, IcebergPlan, Place
 from tidegate_pipeline.tables.partition_fields import BY_DAY
@@ -37,6 +38,7 @@ class Written(WriterCommitMessage):
     ranges: Mapping[Place, tuple[int, int]]
 
 
+@reports_one_line
 class IcebergSink(DataSource):
     """Options: `table` (catalog.namespace.table), `topicId` in hex, `partitionBy`; `upsert`: the newest row of each key
     only."""
@@ -65,6 +67,7 @@ class IcebergSink(DataSource):
         return IcebergWriter(plan)
 
 
+@reports_one_line
 class IcebergWriter(DataSourceStreamArrowWriter):
     """Pickled into tasks; keeps nothing between micro-batches."""
 

@@ -14,6 +14,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
+from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.tables import upserts
 from tidegate_pipeline.tables.iceberg_table import IcebergPlan
 from tidegate_pipeline.tables.upserts import Staged, StagingTask
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
 
 
+@reports_one_line
 class IcebergStateWriter(DataSourceStreamArrowWriter):
     """Pickled into tasks; keeps nothing between micro-batches."""
 

@@ -6,13 +6,23 @@ import inspect
 import io
 import os
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.util import handle_worker_exception
 
+import tidegate_pipeline
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.failures import cause_of
-from tidegate_pipeline.spark_errors import reports_one_line
+from tidegate_pipeline.spark_errors import CALLED_BY_SPARK, reports_one_line
 
 
 @reports_one_line
@@ -52,6 +62,34 @@ def test_pipeline_error_is_sent_as_one_line() -> None:
 
 def test_pipeline_error_of_a_generator_is_sent_as_one_line() -> None:
     assert sent(lambda: list(Source().read(1))) == "tidegate_pipeline.errors.UsageError: offsets are missing\n"
+
+
+SPARK_CLASSES = (
+    DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamArrowWriter, DataSourceArrowWriter,
+)  # fmt: skip
+
+
+def classes_of_spark() -> Iterator[type]:
+    """Every source, sink, reader and writer of the package."""
+    for module in walk_packages(tidegate_pipeline.__path__, "tidegate_pipeline."):
+        found = vars(import_module(module.name)).values()
+        yield from (
+            one
+            for one in found
+            if isinstance(one, type) and issubclass(one, SPARK_CLASSES) and one.__module__ == module.name
+        )
+
+
+def test_every_source_and_sink_reports_one_line() -> None:
+    classes = list(classes_of_spark())
+    assert len(classes) >= 17
+    missing = {
+        f"{one.__name__}.{name}"
+        for one in classes
+        for name in CALLED_BY_SPARK
+        if name in vars(one) and not hasattr(vars(one)[name], "__wrapped__")
+    }
+    assert not missing
 
 
 def test_other_exceptions_keep_their_traceback() -> None:
