@@ -215,6 +215,34 @@ def test_attempt_of_a_killed_executor_is_not_committed(cluster: Cluster, topic: 
     assert values(cluster, topic) == ["a", "b"]
 
 
+def test_task_that_fails_frees_readers(cluster: Cluster, topic: str, query: Query) -> None:
+    good, bad = rows(*map(str, range(20_000)), partition=0), rows("x", partition=3)
+    with pytest.raises(UsageError, match="there is no partition 3"):
+        query.tasks(0, pa.concat_batches([good, bad]))
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce(topic, b"a", partition=0)
+    assert not producer.flush(30)
+    assert values(cluster, topic) == ["a"]
+
+
+def test_attempts_of_killed_executors_do_not_delay_readers(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch, query: Query
+) -> None:
+    for attempt in (0, 1):
+        query.tasks(0, rows("a", partition=0), attempt=attempt)
+    query.writer().commit(query.tasks(0, rows("a", partition=0), attempt=2), 0)
+    assert values(cluster, topic) == ["a"]
+
+    options = parse_sink_options({"kafka.bootstrap.servers": cluster.bootstrap, "topic": topic})
+    writer = TopicWriter(options, decoded_schema(), overwrite=False)
+    for attempt in (0, 1):
+        monkeypatch.setattr(topic_writer, "running_task", lambda attempt=attempt: RunningTask(0, attempt))
+        message = writer.write(iter([rows("b", partition=0)]))
+    writer.commit([message])
+    assert values(cluster, topic) == ["a", "b"]
+
+
 def test_time_out_of_all_after_the_decision_writes_again(cluster: Cluster, topic: str, query: Query) -> None:
     messages = query.tasks(0, rows("a"), rows("b"))
     query.decide(0, messages)

@@ -1,6 +1,7 @@
 """The producer of one task: aiokafka's, on an event loop of a thread of its own, fed by Spark's thread.
 
-With a transactional id its transaction stays open when it closes: the driver ends it (`sinks/transactions.py`).
+With a transactional id its transaction stays open when it closes: the driver ends it (`sinks/transactions.py`). That of
+a task that failed is aborted, if brokers answer: readers of committed records wait for it otherwise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Coroutine
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
 
@@ -20,6 +22,9 @@ from tidegate_pipeline.replay.partitioner import partition_of
 from tidegate_pipeline.sinks.sink_options import SinkOptions
 from tidegate_pipeline.sinks.sink_rows import SinkRecord
 from tidegate_pipeline.sinks.transactions import PreparedTransaction
+
+_FAILED_S: Final = 5.0
+"""For how long a task that failed ends its transaction and its connections."""
 
 Result = TypeVar("Result")
 Place = tuple[str, int]
@@ -49,12 +54,18 @@ class TaskProducer:
         try:
             self._run(self._start())
         except BaseException:
-            self._close()
+            self._close(_FAILED_S)
             raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._close(self._options.delivery_timeout_s)
+            return
+        if self._transactional_id is not None:
+            with suppress(Exception):  # what failed is raised, not this
+                self._run(self._producer.abort_transaction(), _FAILED_S)
+        self._close(_FAILED_S)
 
     def send(self, record: SinkRecord) -> None:
         """Add a record to the batch of its partition. Raises PipelineError, UsageError."""
@@ -124,9 +135,9 @@ class TaskProducer:
         await asyncio.gather(*self._sent)
         self._sent.clear()
 
-    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+    def _run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         async def limited() -> Result:
-            async with asyncio.timeout(self._options.delivery_timeout_s):
+            async with asyncio.timeout(timeout_s or self._options.delivery_timeout_s):
                 return await work
 
         try:
@@ -134,15 +145,20 @@ class TaskProducer:
         except (KafkaError, TimeoutError) as error:
             raise _named(error) from error
 
-    def _close(self) -> None:
+    def _close(self, timeout_s: float) -> None:
         async def stop() -> None:
             for sent in self._sent:
                 sent.cancel()
-            if self._producer is not None:
-                await self._producer.stop()
+            if self._producer is None:
+                return
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._producer.stop()
+            except TimeoutError:  # without an answer there is nothing to wait for
+                await self._producer.client.close()
 
         try:
-            asyncio.run_coroutine_threadsafe(stop(), self._loop).result(self._options.delivery_timeout_s)
+            asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -187,4 +187,6 @@ def _prepared(messages: list[WriterCommitMessage | None] | list[Written]) -> lis
 
 async def _end_all(options: SinkOptions, prepared: list[PreparedTransaction], *, is_commit: bool) -> list[bool]:
     async with connected(options) as client:
-        return await client.end_all(prepared, is_commit=is_commit)
+        ended = await client.end_all(prepared, is_commit=is_commit)
+        await client.abort_earlier(prepared)
+        return ended

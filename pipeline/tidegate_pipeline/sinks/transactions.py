@@ -16,14 +16,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
-from aiokafka.protocol.transaction import EndTxnRequest
+from aiokafka.protocol.transaction import EndTxnRequest, InitProducerIdRequest
 
 from tidegate_pipeline.errors import DataLoss, PipelineError
 from tidegate_pipeline.sinks.sink_options import SinkOptions
@@ -31,6 +32,8 @@ from tidegate_pipeline.sinks.sink_options import SinkOptions
 METADATA_MAX: Final = 4_000
 """Characters of commit metadata; brokers take 4,096 bytes (offset.metadata.max.bytes)."""
 _ENDED_AT_ONCE_MAX: Final = 32
+_ABORTED_TIMEOUT_MS: Final = 60_000
+"""Of a producer id that is asked for to abort what had it before; nothing is written with it."""
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
 _NOT_OPEN: Final = frozenset({47, 48, 49, 90})
@@ -82,17 +85,17 @@ class TransactionClient:
             return None
         return Decision(
             newest[0][0],
-            _decoded("".join(metadata for *_, metadata in newest)),
+            _decoded("".join(metadata for *_, metadata in newest), group),
             tuple((topic, partition) for _, topic, partition, _ in newest),
         )
 
     async def decide(self, group: str, decision: Decision) -> None:
         """Record a decision in one request. Raises PipelineError."""
-        chunks = _chunks(decision.transactions) or [""] * len(decision.places)
+        chunks = _chunks(decision.transactions, group) or [""] * len(decision.places)
         if len(chunks) > len(decision.places):
             raise PipelineError(
                 f"micro-batch {decision.batch_id}: {len(decision.transactions)} tasks are too many to commit them"
-                " together: coalesce the rows to fewer"
+                f" together to {len(decision.places)} partitions: coalesce the rows to fewer"
             )
         topics: dict[str, list[tuple[int, int, str]]] = {}
         for (topic, partition), chunk in zip(decision.places, chunks, strict=False):
@@ -117,6 +120,22 @@ class TransactionClient:
                 return await self._end(one, is_commit)
 
         return list(await asyncio.gather(*map(end, transactions)))
+
+    async def abort_earlier(self, transactions: Iterable[PreparedTransaction]) -> None:
+        """Abort what attempts of the same tasks left open that were killed: readers would wait until it times out.
+
+        Nothing depends on it, so what fails is left to that. Only after the transactions themselves have ended.
+        """
+
+        async def abort(transactional_id: str) -> None:
+            async def ask(node: int) -> tuple[list[int], None]:
+                reply = await self._send(node, InitProducerIdRequest(transactional_id, _ABORTED_TIMEOUT_MS))
+                return [reply.error_code], None
+
+            with suppress(PipelineError):
+                await self._until_answered(transactional_id, CoordinationType.TRANSACTION, ask)
+
+        await asyncio.gather(*map(abort, chain.from_iterable(map(_earlier_attempts, transactions))))
 
     async def _end(self, one: PreparedTransaction, is_commit: bool) -> bool:
         async def ask(node: int) -> tuple[list[int], bool]:
@@ -186,6 +205,7 @@ async def commit_micro_batch(
         await client.decide(group, decision)
     ended = await client.end_all(decision.transactions, is_commit=True)
     if all(ended):
+        await client.abort_earlier(decision.transactions)
         return
     if not any(ended):
         await client.decide(group, Decision(batch_id, (), decision.places))
@@ -199,16 +219,28 @@ async def commit_micro_batch(
     )
 
 
-def _chunks(transactions: Iterable[PreparedTransaction]) -> list[str]:
+def _earlier_attempts(one: PreparedTransaction) -> list[str]:
+    """The transactional ids of the attempts of a task before the one that wrote a transaction."""
+    task, _, attempt = one.transactional_id.rpartition("-")
+    return [f"{task}-{earlier}" for earlier in range(int(attempt))]
+
+
+def _chunks(transactions: Iterable[PreparedTransaction], group: str) -> list[str]:
+    """A line for each; a space stands for the group's name, with which their ids begin: some 200 fit into a chunk."""
     chunks: list[str] = []
     for one in transactions:
-        text = f"{one.transactional_id} {one.producer_id} {one.producer_epoch}\n"
+        name = one.transactional_id
+        named = f" {name.removeprefix(group)}" if name.startswith(group) else name
+        text = f"{named} {one.producer_id} {one.producer_epoch}\n"
         if not chunks or len(chunks[-1]) + len(text) > METADATA_MAX:
             chunks.append("")
         chunks[-1] += text
     return chunks
 
 
-def _decoded(text: str) -> tuple[PreparedTransaction, ...]:
+def _decoded(text: str, group: str) -> tuple[PreparedTransaction, ...]:
     rows = [line.rsplit(" ", 2) for line in text.splitlines()]
-    return tuple(PreparedTransaction(name, int(producer_id), int(epoch)) for name, producer_id, epoch in rows)
+    return tuple(
+        PreparedTransaction(group + name[1:] if name.startswith(" ") else name, int(producer_id), int(epoch))
+        for name, producer_id, epoch in rows
+    )

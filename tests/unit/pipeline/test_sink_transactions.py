@@ -1,0 +1,82 @@
+"""What the sink records of a micro-batch's transactions, and how a task that fails ends; without brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.sinks import task_producer
+from tidegate_pipeline.sinks.sink_options import SinkOptions
+from tidegate_pipeline.sinks.task_producer import TaskProducer
+from tidegate_pipeline.sinks.transactions import METADATA_MAX, PreparedTransaction, _chunks, _decoded
+
+GROUP = "tidegate-spark-0e1b2c3d-0000-4000-8000-0123456789ab"
+
+
+def test_two_hundred_tasks_fit_into_the_metadata_of_one_partition() -> None:
+    """Spark's default of spark.sql.shuffle.partitions is 200."""
+    written = tuple(PreparedTransaction(f"{GROUP}-{task}-0", 1_234_567 + task, 0) for task in range(200))
+
+    (chunk,) = _chunks(written, GROUP)
+    assert len(chunk.encode()) <= METADATA_MAX
+    assert _decoded(chunk, GROUP) == written
+
+
+def test_decisions_of_many_chunks_and_of_whole_names_are_read() -> None:
+    written = tuple(PreparedTransaction(f"{GROUP}-{task}-3", task, 2) for task in range(1_000))
+    chunks = _chunks(written, GROUP)
+    assert len(chunks) > 1
+    assert _decoded("".join(chunks), GROUP) == written
+    before = f"{GROUP}-0-1 7 2\n{GROUP}-1-0 8 0\n"
+    assert _decoded(before, GROUP) == (
+        PreparedTransaction(f"{GROUP}-0-1", 7, 2),
+        PreparedTransaction(f"{GROUP}-1-0", 8, 0),
+    )
+
+
+class StuckProducer:
+    """A producer whose brokers do not answer any more."""
+
+    def __init__(self, **_: Any) -> None:
+        self.client = self
+        self.steps: list[str] = []
+
+    async def start(self) -> None:
+        self.steps.append("start")
+
+    async def begin_transaction(self) -> None:
+        self.steps.append("begin")
+
+    async def abort_transaction(self) -> None:
+        self.steps.append("abort")
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self.steps.append("stop")
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        self.steps.append("close")
+
+
+def test_task_that_fails_while_brokers_are_away_reports_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[StuckProducer] = []
+
+    def make(**arguments: Any) -> StuckProducer:
+        made.append(StuckProducer(**arguments))
+        return made[-1]
+
+    monkeypatch.setattr(task_producer, "AIOKafkaProducer", make)
+    monkeypatch.setattr(task_producer, "_FAILED_S", 0.01)
+
+    with (
+        pytest.raises(UsageError, match="no topic"),
+        TaskProducer(SinkOptions("127.0.0.1:1", delivery_timeout_ms=60_000), "id", 0) as producer,
+    ):
+        raise UsageError("a row has no topic")
+
+    assert made[0].steps == ["start", "begin", "abort", "stop", "close"]
+    assert not producer._thread.is_alive()
