@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tests.support.topic_reads import archive_up_to
-from tests.support.topics import WrittenTopic
+from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.errors import DataLoss
 from tidegate_pipeline.sources.topic_readers import Task
@@ -73,6 +73,15 @@ def test_second_query_has_topics_that_are_new(client: Any, valkey: ValkeyServer)
     late = Frame(valkey, subscribePattern="orders.*", startingOffsets="latest")
     WrittenTopic(client, "orders-us").fill([2])
     assert late.query() == [], "it begins where the log ends, and has no partition of that topic"
+
+
+def test_new_topics_begin_at_the_time_that_is_given(client: Any, valkey: ValkeyServer) -> None:
+    frame = Frame(valkey, subscribePattern="orders.*", startingTimestamp=str(TIMESTAMP_MS + 2))
+    assert frame.query() == []
+
+    WrittenTopic(client, "orders-eu").fill([1, 1, 1, 1])  # a ms later each
+
+    assert frame.query() == offsets("orders-eu", 0, 2, 4)
 
 
 @pytest.mark.parametrize("fixed", [{"endingOffsets": '{"orders":{"0":2}}'}, {"pushFilters": "true"}])

@@ -92,6 +92,17 @@ def test_small_partitions_share_tasks_of_bounded_size(valkey: ValkeyServer) -> N
     assert len(planned(maxRecordsPerPartition="4")) == PARTITIONS // 2
 
 
+def test_partitions_with_nothing_to_read_are_no_tasks_that_are_asked_for(client: Any, valkey: ValkeyServer) -> None:
+    WrittenTopic(client, "orders", 8).fill([1] * 8, partition=3)
+    options = {"redis.url": valkey.url, "subscribe": "orders", "minPartitions": "4"}
+    source = TopicSource(CaseInsensitiveDict(options))
+
+    tasks = source.reader(source.schema()).partitions()
+
+    reading = [task for task in tasks if any(range_.start < range_.end for range_ in task.ranges)]
+    assert len(reading) >= 4
+
+
 def test_large_partition_has_a_task_of_its_own(client: Any, valkey: ValkeyServer) -> None:
     topic = WrittenTopic(client, "orders", 4)
     for partition, size in enumerate((10, 1 << 20, 10, 10)):

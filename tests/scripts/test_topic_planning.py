@@ -335,6 +335,29 @@ def test_micro_batch_waits_until_there_are_as_many_offsets(client: Any, valkey: 
     assert plan.next_offsets(first, 1 << 20, False).next == {("orders", 0): 6, ("orders", 1): 5}
 
 
+def test_batch_query_is_planned_of_one_snapshot(
+    client: Any, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Topics come and go while a query is planned."""
+    topic = WrittenTopic(client, "orders")
+    topic.fill([3])
+    made: list[WrittenTopic] = []
+    read = starting.tiers_of
+
+    def reading(*args: Any) -> Any:
+        found = read(*args)
+        made.append(WrittenTopic(client, f"orders-{len(made)}"))
+        if len(made) == 2:
+            topic.delete()
+        return found
+
+    monkeypatch.setattr(starting, "tiers_of", reading)
+    access = access_to(valkey.url, subscribePattern="orders.*")
+
+    assert [(range_.topic, range_.end) for range_ in plan_ranges(access)] == [("orders", 3)]
+    assert len(made) == 1, "they are read once"
+
+
 def test_offsets_beyond_the_end_are_named_as_such(client: Any, valkey: ValkeyServer) -> None:
     WrittenTopic(client, "orders").fill([5])
     access = access_to(valkey.url, subscribe="orders", startingOffsets='{"orders":{"0":6}}')

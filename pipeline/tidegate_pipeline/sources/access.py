@@ -113,8 +113,9 @@ class Access:
             state: ArchiveState = yield Read(("HMGET", keys.archive, *ArchiveState._fields), state_of)
             archived = OffsetRange(state.start, min(state.end, archived_end_max)) if state.end >= 0 else None
         shown = OffsetRange(redis.redis_start, end) if options.tiers != "archive" else None
-        known = (redis.epochs, redis.end) if shown else ((), -1)
-        return PartitionTiers(redis.log_start, shown, archived, *known)
+        if shown is None:
+            return PartitionTiers(redis.log_start, None, archived)
+        return PartitionTiers(redis.log_start, shown, archived, redis.epochs, redis.end)
 
     def archive(self) -> tuple[Any, str]:
         """Where the archive's files are: pyarrow's filesystem, and the root in it. Raises UsageError."""

@@ -10,7 +10,7 @@ from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.filters import Pushed
 from tidegate_pipeline.sources.planning import PartitionPlanner, PlannedRange
 from tidegate_pipeline.sources.reads import Planning
-from tidegate_pipeline.sources.record_time import at_timestamp
+from tidegate_pipeline.sources.record_time import at_timestamp, first_record_at
 from tidegate_pipeline.sources.splitting import Planned, arranged, split
 from tidegate_pipeline.sources.tiers import DELETED, Tier, TierRange
 
@@ -20,12 +20,11 @@ def plan_ranges(access: Access, pushed: Pushed | None = None, *, with_empty: boo
 
     `with_empty`: a partition that has nothing to read has an empty range.
     """
-    options, places, pushed = access.options, starting.select(access), pushed or Pushed()
-    start = starting.initial_offsets(access, "earliest")
-    end = starting.ending_offsets(access)
+    options, partitions, pushed = access.options, starting.snapshot(access), pushed or Pushed()
+    start = starting.initial_offsets(access, "earliest", partitions)
+    end = starting.ending_offsets(access, partitions)
     planned: list[Planned] = []
-    planners = {place: starting.planner_of(access, place, topic) for place, topic in places.items()}
-    for (place, planner), tiers in zip(planners.items(), starting.tiers_of(access, planners.values()), strict=True):
+    for place, (planner, tiers) in partitions.items():
         starting.check_within(place, start.next[place], tiers.end, "startingOffsets")
         starting.check_within(place, end.next[place], tiers.end, "endingOffsets")
         first, last = max(start.next[place], pushed.start), min(end.next[place], pushed.end)
@@ -55,12 +54,18 @@ def _growing(planner: PartitionPlanner, tail: PlannedRange) -> Planning[list[Pla
 
 def appeared(access: Access, known: Mapping[str, int]) -> list[PlannedRange]:
     """All of the partitions that are to be read beyond `known`, topic id -> number of partitions."""
-    if access.options.assign or access.options.starting_offsets not in (None, "earliest"):
+    options = access.options
+    if options.assign or options.starting_offsets not in (None, "earliest") or options.starting_by_timestamp:
         return []
     places = starting.select(access, strict=False)
     new = [starting.planner_of(access, place, topic) for place, topic in places.items()
            if place[1] >= known.get(topic.topic_id, 0)]  # fmt: skip
     tiers = starting.tiers_of(access, new)
-    planned = [one for planner, found in zip(new, tiers, strict=True)
-               for one in arranged(planner, found.start, found.end, found)]  # fmt: skip
-    return split(planned, access.options)
+    planned: list[Planned] = []
+    for planner, found in zip(new, tiers, strict=True):
+        start = found.start
+        if options.starting_timestamp is not None:
+            first = first_record_at(planner, found, options.starting_timestamp)
+            start = found.end if first is None else first
+        planned += arranged(planner, start, found.end, found)
+    return split(planned, options)

@@ -35,7 +35,7 @@ def split(planned: Sequence[Planned], options: TopicOptions) -> list[PlannedRang
     """One task for each range, or as many as the options ask for. Entries are never split."""
     most = options.records_per_partition or UNLIMITED
     ranges = _ranges(planned, UNLIMITED, most)
-    if options.min_partitions is None or len(ranges) >= options.min_partitions:
+    if options.min_partitions is None or _filled(ranges) >= options.min_partitions:
         return ranges
     grain = max(sum(range_.size for range_ in ranges) // options.min_partitions, 1)
     return _ranges(planned, grain, most)
@@ -44,21 +44,27 @@ def split(planned: Sequence[Planned], options: TopicOptions) -> list[PlannedRang
 def pack(ranges: Sequence[PlannedRange], options: TopicOptions) -> list[tuple[PlannedRange, ...]]:
     """Tasks: neighbours share one until it has enough to read, within what the options ask for. Order stays."""
     tasks: list[list[PlannedRange]] = []
-    surplus = len(ranges) - (options.min_partitions or 1)
+    surplus = _filled(ranges) - (options.min_partitions or 1)
     records_max = options.records_per_partition or UNLIMITED
     share = sum(range_.size for range_ in ranges) // _TASKS_SHARED_MIN
     bytes_max = min(max(share, _TASK_BYTES_MIN), _TASK_BYTES_MAX)
     size = records = 0
     for range_ in ranges:
         fits = size + range_.size <= bytes_max and records + range_.records <= records_max
-        if tasks and fits and surplus > 0 and len(tasks[-1]) < _TASK_RANGES_MAX:
+        filled = _filled([range_])
+        if tasks and fits and (surplus > 0 or not filled) and len(tasks[-1]) < _TASK_RANGES_MAX:
             tasks[-1].append(range_)
-            surplus -= 1
+            surplus -= filled
         else:
             tasks.append([range_])
             size = records = 0
         size, records = size + range_.size, records + range_.records
     return [tuple(task) for task in tasks]
+
+
+def _filled(ranges: Iterable[PlannedRange]) -> int:
+    """The number of ranges that have offsets: partitions without any are no tasks that somebody asked for."""
+    return sum(range_.start < range_.end for range_ in ranges)
 
 
 def _ranges(planned: Sequence[Planned], grain_size: int, grain_records: int) -> list[PlannedRange]:

@@ -56,44 +56,49 @@ def planner_of(access: Access, place: Place, topic: Topic) -> PartitionPlanner:
     return PartitionPlanner(access, keys, name, topic.topic_id, partition)
 
 
+Snapshot = Mapping[Place, tuple[PartitionPlanner, PartitionTiers]]
+"""Partitions, and what each tier holds of them, read once: a plan that read them twice could find others."""
+
+
+def snapshot(access: Access) -> Snapshot:
+    """The partitions that the options name. Raises UsageError, LogGone, PipelineError."""
+    planners = {place: planner_of(access, place, topic) for place, topic in select(access).items()}
+    return dict(zip(planners, zip(planners.values(), tiers_of(access, planners.values()), strict=True), strict=True))
+
+
 def tiers_of(access: Access, planners: Iterable[PartitionPlanner]) -> list[PartitionTiers]:
     """What each tier that is read holds of many partitions now. Raises LogGone, PipelineError."""
     return access.plan([access.reading_tiers(planner.keys) for planner in planners])
 
 
-def resolve(
-    access: Access, wanted: str | Mapping[str, Mapping[str, Any]], places: Mapping[Place, Topic], option: str
-) -> Offsets:
+def resolve(partitions: Snapshot, wanted: str | Mapping[str, Mapping[str, Any]], option: str) -> Offsets:
     """Offsets for `earliest`, `latest`, `archive` or JSON. Raises UsageError where JSON does not fit the partitions."""
     if isinstance(wanted, str):
-        return _offsets(access, places, lambda planner, tiers: offset_of(planner, tiers, wanted))
-    _check_json(wanted, places, option)
+        return _offsets(partitions, lambda planner, tiers: offset_of(planner, tiers, wanted))
+    _check_json(wanted, partitions, option)
 
     def given(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
         offset = offset_of(planner, tiers, wanted[planner.topic][str(planner.partition)])
         check_within((planner.topic, planner.partition), offset, tiers.end, option)
         return offset
 
-    return _offsets(access, places, given)
+    return _offsets(partitions, given)
 
 
-def _offsets(
-    access: Access, places: Mapping[Place, Topic], find: Callable[[PartitionPlanner, PartitionTiers], int]
-) -> Offsets:
+def _offsets(partitions: Snapshot, find: Callable[[PartitionPlanner, PartitionTiers], int]) -> Offsets:
     found, epochs = {}, {}
-    planners = {place: planner_of(access, place, topic) for place, topic in places.items()}
-    for (place, planner), tiers in zip(planners.items(), tiers_of(access, planners.values()), strict=True):
+    for place, (planner, tiers) in partitions.items():
         found[place] = find(planner, tiers)
         epochs[place] = tiers.epoch_before(found[place])
-    return Offsets(found, {topic.name: topic.topic_id for topic in places.values()}, epochs)
+    return Offsets(found, {place[0]: planner.topic_id for place, (planner, _) in partitions.items()}, epochs)
 
 
-def initial_offsets(access: Access, default: str) -> Offsets:
+def initial_offsets(access: Access, default: str, partitions: Snapshot | None = None) -> Offsets:
     """Where a query begins that never ran; of the options the first counts that is given. Raises UsageError."""
-    options, places = access.options, select(access)
+    options, partitions = access.options, snapshot(access) if partitions is None else partitions
     if options.starting_timestamp is not None or options.starting_by_timestamp is not None:
         named = "startingTimestamp" if options.starting_timestamp is not None else "startingOffsetsByTimestamp"
-        wanted = _times(options.starting_timestamp, options.starting_by_timestamp, places, named)
+        wanted = _times(options.starting_timestamp, options.starting_by_timestamp, partitions, named)
 
         def first(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
             place = (planner.topic, planner.partition)
@@ -105,31 +110,31 @@ def initial_offsets(access: Access, default: str) -> Offsets:
                 )
             return tiers.end if found is None else found
 
-        return _offsets(access, places, first)
-    return resolve(access, options.starting_offsets or default, places, "startingOffsets")
+        return _offsets(partitions, first)
+    return resolve(partitions, options.starting_offsets or default, "startingOffsets")
 
 
-def ending_offsets(access: Access) -> Offsets:
+def ending_offsets(access: Access, partitions: Snapshot | None = None) -> Offsets:
     """Where a batch query ends; of the options the first counts that is given. Raises UsageError."""
-    options, places = access.options, select(access)
+    options, partitions = access.options, snapshot(access) if partitions is None else partitions
     if options.ending_timestamp is not None or options.ending_by_timestamp is not None:
         named = "endingTimestamp" if options.ending_timestamp is not None else "endingOffsetsByTimestamp"
-        wanted = _times(options.ending_timestamp, options.ending_by_timestamp, places, named)
+        wanted = _times(options.ending_timestamp, options.ending_by_timestamp, partitions, named)
 
         def end(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
             found = first_record_at(planner, tiers, wanted[planner.topic, planner.partition])
             return tiers.end if found is None else found
 
-        return _offsets(access, places, end)
+        return _offsets(partitions, end)
     given = options.ending_offsets
     in_json = given.values() if isinstance(given, dict) else ()
     if given in ("earliest", "archive") or any(EARLIEST in of_topic.values() for of_topic in in_json):
         raise UsageError("endingOffsets is latest, or JSON with offsets or -1 (latest)")
-    return resolve(access, options.ending_offsets or "latest", places, "endingOffsets")
+    return resolve(partitions, options.ending_offsets or "latest", "endingOffsets")
 
 
 def _times(
-    for_all: int | None, by_place: Mapping[str, Mapping[str, int]] | None, places: Mapping[Place, Topic], option: str
+    for_all: int | None, by_place: Mapping[str, Mapping[str, int]] | None, places: Snapshot, option: str
 ) -> dict[Place, int]:
     """The time of each partition in ms. Raises UsageError where JSON does not fit the partitions."""
     if for_all is not None:
@@ -151,7 +156,7 @@ def first_of_new(planner: PartitionPlanner, tiers: PartitionTiers) -> int:
     return offset_of(planner, tiers, "archive" if is_archiving else "earliest")
 
 
-def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Mapping[Place, Topic], option: str) -> None:
+def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Snapshot, option: str) -> None:
     given = {(name, int(number)) for name, offsets in wanted.items() if name not in RESERVED for number in offsets}
     for problem, wrong in (
         ("has no offset for", places.keys() - given),
@@ -160,9 +165,9 @@ def _check_json(wanted: Mapping[str, Mapping[str, Any]], places: Mapping[Place, 
         if wrong:
             named = ", ".join(f"{name} {partition}" for name, partition in sorted(wrong))
             raise UsageError(f"{option} {problem} {named}")
-    for topic in places.values():
-        if wanted.get(IDS, {}).get(topic.name, topic.topic_id) != topic.topic_id:
-            raise UsageError(f"{option} is of another topic {topic.name}: it was created again since then")
+    for planner, _ in places.values():
+        if wanted.get(IDS, {}).get(planner.topic, planner.topic_id) != planner.topic_id:
+            raise UsageError(f"{option} is of another topic {planner.topic}: it was created again since then")
 
 
 def offset_of(planner: PartitionPlanner, tiers: PartitionTiers, wanted: str | int) -> int:
