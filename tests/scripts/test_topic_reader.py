@@ -66,6 +66,16 @@ def test_stream_as_spark_drives_it(client: Any, valkey: ValkeyServer) -> None:
     restarted.stop()
 
 
+def test_checkpoint_of_the_kafka_connector_is_refused(client: Any, valkey: ValkeyServer) -> None:
+    """Its offsets look alike, and are of another cluster's records."""
+    WrittenTopic(client, "orders").fill([5])
+    reader = stream_reader(valkey)
+
+    with pytest.raises(UsageError, match=r"the checkpoint is of another source.*topic orders"):
+        reader.latestOffset({"orders": {"0": 3}}, ReadAllAvailable())
+    reader.stop()
+
+
 def test_pickled_reader_contains_no_connection_and_no_password(
     client: Any, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

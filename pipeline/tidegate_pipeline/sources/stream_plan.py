@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.loss import deleted, made_again, moved_back
@@ -40,8 +41,8 @@ class StreamPlan:
         self._walked: dict[tuple[Place, TierRange], Step] = {}
         self._lost: dict[tuple[Place, int], int] = {}
         self._planned = Offsets()
-        self._corrupt: dict[str, int] = {}
-        self._plan = ""
+        self._corrupt = 0
+        self._plan = self._counted = ""
         self._topics: dict[str, Topic] = {}
         """By id, those that were read of late: planning a range needs their formats."""
         options = access.options
@@ -63,7 +64,7 @@ class StreamPlan:
             "avgOffsetsBehindLatest": sum(behind) / len(behind),
             "maxOffsetsBehindLatest": max(behind),
             "minOffsetsBehindLatest": min(behind),
-            "pipeline_corrupt_batches_total": sum(self._corrupt.values()),
+            "pipeline_corrupt_batches_total": self._corrupt,
             "pipeline_lost_offsets_total": sum(self._lost.values()),
         }
         return {**self._ends.to_json(), "_metrics": figures}
@@ -71,11 +72,11 @@ class StreamPlan:
     def count_corrupt(self) -> None:
         """Of the micro-batch that ended: what its tasks put into the quarantine."""
         options = self._access.options
-        if self._plan and options.archive_path and options.on_corrupt == "quarantine":
+        if self._plan != self._counted and options.archive_path and options.on_corrupt == "quarantine":
             from tidegate_pipeline.archive.quarantine import Quarantine
 
-            self._corrupt[self._plan] = Quarantine.open(options.archive_path).count(self._plan)
-            self._plan = ""
+            self._corrupt += Quarantine.open(options.archive_path).count(self._plan)
+            self._counted = self._plan
 
     def next_offsets(self, start: Offsets, most: int | None, by_records: bool) -> Offsets:
         """Where the next micro-batch ends, which takes at most so many bytes or records; None is all there is.
@@ -83,6 +84,11 @@ class StreamPlan:
         A partition that is new is there with its first offset, and read the next time; one that is not subscribed any
         more stays as it is, and one that was deleted goes. Raises DataLoss, UsageError for a topic that does not exist.
         """
+        if foreign := {topic for topic, _ in start.next} - start.ids.keys():
+            raise UsageError(
+                f"the checkpoint is of another source: its offsets have no id of topic {min(foreign)}, and could be"
+                " those of another cluster. Start the query with a new checkpoint"
+            )
         observed = self._observe(start)
         self._ends = _ends(observed)
         ids = {**start.ids, **self._ends.ids}
