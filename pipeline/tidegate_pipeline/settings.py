@@ -97,6 +97,11 @@ class SourceSettings(_Section):
     fail_on_data_loss: bool = Field(
         True, description="fail a job if offsets were trimmed before they were read; false continues without them"
     )
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed",
+        description="jobs decode and replay: without aborted transactions and up to the first open one; "
+        "read_uncommitted takes their records like any other",
+    )
     max_decoded_batch: int = Field(
         OPENED_BYTES_MAX, ge=1 << 16, description="bytes of a decompressed batch, above: corrupt; the brokers' limit"
     )

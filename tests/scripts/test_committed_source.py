@@ -11,18 +11,23 @@ import pytest
 from tests.support.logs import batch_bytes
 from tests.support.markers import build_marker
 from tests.support.topic_reads import access_to, offsets_of, rows_of
-from tests.support.topics import WrittenTopic
+from tests.support.topics import PREFIX, WrittenTopic
 from tests.support.transactions import Producer, brokers_of, transactional
 from tests.support.valkey import ValkeyServer
+from tidegate.records.batch import Batch
 from tidegate.settings import Settings
+from tidegate.store.keys import ClusterKeys
 from tidegate.store.store import Store
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
 from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.redis_access import with_whole_entries
+from tidegate_pipeline.replay.sink import ReplayWriter, plan_of
 from tidegate_pipeline.sources import reads, starting
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.batch_plan import plan_ranges
+from tidegate_pipeline.sources.offsets import Offsets
 from tidegate_pipeline.sources.stream_plan import StreamPlan
 from tidegate_pipeline.sources.tasks import arrow_rows
 
@@ -145,6 +150,41 @@ def test_raw_batches_of_aborted_transactions_are_holes(topic: WrittenTopic, valk
     ranged = committed(valkey, mode="raw", includeRange="true")
     reported = [(r["from_offset"], r["base_offset"], r["last_offset"]) for r in rows_of(ranged, plan_ranges(ranged))]
     assert reported == [(0, 0, 1), (2, 4, 4), (5, 5, 5), (6, 6, 6), (7, 8, 8)]
+
+
+def test_replay_copies_committed_batches_only(
+    topic: WrittenTopic, client: Any, valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    """A copy knows no transactions: what was aborted could not be told from the rest."""
+    replid = client.info("replication")["master_replid"]
+    client.hset(ClusterKeys(PREFIX).info, mapping={"master_replid": replid, "incarnation": 1})
+    target = WrittenTopic(client, "copy")
+    client.execute_command("XGROUP", "CREATE", target.keys().log, "made", "0-0", "MKSTREAM")
+    topic.append(batch_bytes(2), records(1, 2), marker(1, commits=False))  # 0, 1; 2, 3; 4
+    topic.append(records(2), marker(2, commits=True), records(1))  # 5; 6; 7 is of an open transaction
+    options = {
+        "redis.url": valkey.url, "topic": "copy", "job": "again", "sourceTopic": "orders", "sourceId": topic.topic_id,
+        "archive.path": str(tmp_path),
+    }  # fmt: skip
+
+    def replay(start: Offsets) -> Offsets:
+        raw = committed(valkey, mode="raw", includeRange="true")
+        plan = StreamPlan(raw)
+        end = plan.next_offsets(start, None, by_records=False)
+        writer = ReplayWriter(plan_of(options))
+        rows = [batch for range_ in plan.ranges(start, end) for batch in arrow_rows(raw, range_, "")]
+        writer.commit([writer.write(iter(rows))], 0)
+        return end
+
+    def counts() -> list[int]:
+        entries = with_whole_entries(client).execute_command("XRANGE", target.keys().log, "-", "+")
+        return [Batch.parse(stored).record_count for _, fields in entries for stored in fields[3::2]]
+
+    end = replay(starting.initial_offsets(committed(valkey), "earliest"))
+    assert (end.next, counts()) == ({("orders", 0): 7}, [2, 1])
+    topic.append(marker(1, commits=True), batch_bytes(3))
+    replay(end)
+    assert counts() == [2, 1, 1, 3]
 
 
 def test_query_may_change_to_committed_records_while_a_transaction_is_open(

@@ -131,7 +131,7 @@ class DecodeJob(Job):
             .option("includeHeaders", "true")
             .option("startingOffsets", self._starting(topics, path))
             .option("maxBytesPerTrigger", context.settings.source.max_bytes_per_trigger)
-            .option("isolation", "read_committed" if self._upsert else "read_uncommitted")
+            .option("isolation", "read_committed" if self._upsert else context.settings.source.isolation)
             .load()
         )
         if self._values is not None:

@@ -80,6 +80,7 @@ class ReplayJob(Job):
             context.spark.readStream.format("tidegate")
             .options(**options)
             .options(subscribe=source.name, mode="raw", includeRange="true")
+            .option("isolation", context.settings.source.isolation)
             .option(
                 "startingOffsets", json.dumps({source.name: {str(p): first for p, (first, *_) in offset_range.items()}})
             )

@@ -26,5 +26,6 @@ def topic_options(settings: PipelineSettings, org: str) -> dict[str, str]:
 
 
 def access_to(settings: PipelineSettings, org: str, name: str) -> Access:
-    """Access to the tiers of one topic."""
-    return Access(parse_options({**topic_options(settings, org), "subscribe": name}))
+    """Access to the tiers of one topic, of which `source.isolation` is read."""
+    options = {**topic_options(settings, org), "subscribe": name, "isolation": settings.source.isolation}
+    return Access(parse_options(options))
