@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from uuid import UUID
 
+import uvloop
+
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.groups.share.wakeups import GroupWakeups, ShareWakeups
 from tidegate.store.keys import GroupKeys
@@ -200,6 +202,22 @@ async def test_later_lock_is_followed_after_the_first() -> None:
     group.done(fetch, found=False, unlocks_in_ms=20)
 
     await until(lambda: fetch.resumed == 2)
+
+
+def test_lock_that_expired_meanwhile_is_awaited_on_the_loop_of_brokers() -> None:
+    async def scenario() -> None:
+        world, fetch = World(), Fetch()
+        group = world.wait(fetch)
+        group._unlocks_at_s[P1] = asyncio.get_running_loop().time() - 1.0  # as on a machine that was busy meanwhile
+        for _ in range(2):
+            group.done(fetch, found=False, unlocks_in_ms=60_000)
+        async with asyncio.timeout(30):
+            while P1 in group._unlocks_at_s:
+                await asyncio.sleep(0.001)
+        assert P0 in group._unlocks_at_s
+        group.close()
+
+    uvloop.run(scenario())
 
 
 async def test_lock_that_another_fetch_found_released_is_not_awaited() -> None:

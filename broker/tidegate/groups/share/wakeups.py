@@ -62,6 +62,7 @@ class GroupWakeups:
         self._change_count = 0
         self._unlocks_at_s: dict[SharePartition, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_s = 0.0
         self._subscribed = pubsub.listen(keys.shard_keys.available, self._on_available)
 
     @property
@@ -153,10 +154,12 @@ class GroupWakeups:
     def _set_timer(self) -> None:
         at_s = min(self._unlocks_at_s.values(), default=None)
         if self._timer is not None:
-            if at_s is not None and self._timer.when() <= at_s:
+            if at_s is not None and self._timer_at_s <= at_s:
                 return  # an early look finds nothing, and notes the next one
             self._timer.cancel()
-        self._timer = None if at_s is None else asyncio.get_running_loop().call_at(at_s, self._unlock)
+        self._timer = None
+        if at_s is not None:  # the time is noted here: uvloop's handle of a time in the past does not know it
+            self._timer, self._timer_at_s = asyncio.get_running_loop().call_at(at_s, self._unlock), at_s
 
     def _unlock(self) -> None:
         self._timer = None
