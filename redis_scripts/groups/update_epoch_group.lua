@@ -75,7 +75,8 @@ if found[6] ~= kind then
     return { ERROR.STALE, version }
   end
 end
-if tonumber(found[7] or 0) + ARGV[12] > now then return { ERROR.TOO_EARLY, version } end
+local assigned_at, min_interval_ms = tonumber(found[7] or 0), tonumber(ARGV[12])
+if assigned_at <= now and assigned_at + min_interval_ms > now then return { ERROR.TOO_EARLY, version } end -- no clock stepped back
 
 -- Deadlines that have passed. A member without contact since the sweep resumed gets a whole session timeout from then on.
 local overdue = { ERROR.EXPIRY_DUE }
@@ -118,7 +119,7 @@ if #fields > 0 then
   end
   version = version + 1
   call("HSET", group, "version", version, "write_id", ARGV[8], unpack(fields))
-  if ARGV[12] ~= "0" then call("HSET", group, "assigned_at", now_text) end
+  if min_interval_ms > 0 then call("HSET", group, "assigned_at", now_text) end
   local state = call("HGET", group, "state")
   if state ~= found[3] then
     call("HSET", group, "prev_state", found[3] or "Dead", "state_since", now_text)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from tests.support.consumers import ConsumerWorld
 from tests.support.groups import World
+from tidegate.groups import configs
+from tidegate.groups.configs import ASSIGNMENT_INTERVAL
 
 
 async def sweep(world: World) -> None:
@@ -75,5 +78,57 @@ async def test_sweep_clock_stepped_back_silent_member_is_removed_in_time(world: 
     await given_swept(world)
     await world.clock.advance(-120_000)
     await pass_time(world, 11_000, "a")
+
+    assert len(await world.members()) == 1
+
+
+async def sweep_consumers(consumers: ConsumerWorld) -> None:
+    """One round of a broker's loop over the shard of the KIP-848 group."""
+    await consumers.brokers[0].expiry.deadlines.poll(consumers.keys.shard_keys.shard, marks=True)
+
+
+async def test_consumers_clock_stepped_back_silent_member_is_removed_in_time(consumers: ConsumerWorld) -> None:
+    a, _ = await consumers.joined(consumers.peer("a", "t4"), consumers.peer("b", "t4"))
+    await sweep_consumers(consumers)
+    await consumers.clock.advance(-3_600_000)
+    await sweep_consumers(consumers)
+
+    for _ in range(46):
+        await consumers.advance(1_000, [a])
+        await sweep_consumers(consumers)
+
+    assert {*(await consumers.group()).members} == {a.member_id}
+
+
+async def test_consumers_clock_stepped_back_revocation_times_out(consumers: ConsumerWorld) -> None:
+    a, b = consumers.peer("a", "t4", rebalance_timeout_ms=1_500), consumers.peer("b", "t4")
+    await a.join()
+    await b.join()
+    assert await a.heartbeat() == (2, "t4:0,1")
+    await sweep_consumers(consumers)
+    await consumers.clock.advance(-3_600_000)
+    await sweep_consumers(consumers)
+
+    await consumers.advance(1_600, [b])
+
+    assert {*(await consumers.group()).members} == {b.member_id}
+
+
+async def test_consumers_clock_stepped_back_next_target_is_computed(consumers: ConsumerWorld) -> None:
+    await configs.alter(consumers.store, consumers.keys, {ASSIGNMENT_INTERVAL: "1000"}, [])
+    a, b = consumers.peer("a", "t4"), consumers.peer("b", "t4")
+    await a.join()
+    await consumers.clock.advance(-3_600_000)
+
+    assert await b.join() == (3, "")
+    assert await a.heartbeat() == (2, "t4:0,1")
+
+
+async def test_sweep_after_a_gap_then_clock_stepped_back_silent_member_is_removed_in_time(world: World) -> None:
+    await given_swept(world)
+    await world.clock.advance(5_000)
+    await sweep(world)
+    await world.clock.advance(-3_600_000)
+    await pass_time(world, 22_000, "a")
 
     assert len(await world.members()) == 1

@@ -31,11 +31,14 @@ from tidegate.telemetry.background_tasks import BackgroundTasks
 EXPIRE_GROUP = Script("groups/expire_group")
 GRANT_SESSION_GRACE = Script("groups/grant_session_grace")
 CLAMP_DEADLINES = Script("groups/clamp_deadlines")
+CLAMP_EPOCH_DEADLINES = Script("groups/clamp_epoch_deadlines")
 
 KINDS = frozenset({"session", "join", "sync"})
 VERIFY_MS: Final = 1_000
 """Between the shards whose indices are compared, one after the other."""
 _SESSION: Final = "session"
+CLASSIC_KIND: Final = "classic"
+"""The type of groups whose deadlines are of `KINDS`."""
 CONSUMER_KIND: Final = "consumer"
 """The kind of all deadlines of KIP-848 groups."""
 SHARE_KIND: Final = "share"
@@ -88,7 +91,7 @@ async def grant_session_grace(store: Store, shard: int) -> int:
     groups, granted_grace = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
         part = groups[at : at + _AT_ONCE]
-        calls = (store.run(GRANT_SESSION_GRACE, names) for keys in part for names in _session_keys(keys))
+        calls = (store.run(GRANT_SESSION_GRACE, names) for keys, _ in part for names in _session_keys(keys))
         granted_grace += sum([count for (count,) in await asyncio.gather(*calls)])
     return granted_grace
 
@@ -105,18 +108,30 @@ async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
     """
     groups, clamped = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
-        part = groups[at : at + _AT_ONCE]
-        calls = (
-            store.run(CLAMP_DEADLINES, group_script_keys(keys), *group_script_args(store, keys, broker))
-            for keys in part
-        )
-        clamped += sum([count for (count,) in await asyncio.gather(*calls)])
+        calls = (_clamp_group(store, keys, kind, broker) for keys, kind in groups[at : at + _AT_ONCE])
+        clamped += sum(await asyncio.gather(*calls))
     return clamped
 
 
-async def _groups_with_members(store: Store, shard: int) -> list[GroupKeys]:
+async def _clamp_group(store: Store, keys: GroupKeys, kind: str, broker: str) -> int:
+    """Clamp the deadlines of one group; `kind` is the kind of them all, or "classic". Returns their number."""
+    if kind == CLASSIC_KIND:
+        names, args = group_script_keys(keys), group_script_args(store, keys, broker)
+        (clamped,) = await store.run(CLAMP_DEADLINES, names, *args)
+    else:
+        names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.shard_keys.deadlines]
+        (clamped,) = await store.run(CLAMP_EPOCH_DEADLINES, names, f"{kind}|{keys.ref}")
+    return int(clamped)
+
+
+async def _groups_with_members(store: Store, shard: int) -> list[tuple[GroupKeys, str]]:
+    """The groups of a shard that have members, each with its type."""
     listed = await store.command("HGETALL", store.shard_keys(shard).groups)
-    return [group_of(store, name.decode()) for name, kind in listed.items() if _EMPTY not in kind]
+    return [
+        (group_of(store, name.decode()), kind.partition(b" ")[0].decode())
+        for name, kind in listed.items()
+        if _EMPTY not in kind
+    ]
 
 
 async def verify_index(store: Store, shard: int, broker: str = "") -> int:
