@@ -1,6 +1,7 @@
 -- A share-partition (KIP-932): the end of its window, and rows of offset ranges in flight. Reads its four keys. An offset
 -- below `last_end` that no row contains is finished. An acquired row without an owner waits: until the deadline of its
--- lock, or, without a lock, until an earlier record of its key is finished.
+-- lock, or, without a lock, until an earlier record of its key is finished. The owner of a row is a member id, a tab, and
+-- the id of the share session that it was acquired in; older brokers wrote no session.
 local share_partition = {}
 local ROW = "^(%d+) (%d+) (%d+) (.*)$"
 
@@ -28,7 +29,9 @@ end
 
 function share_partition.row_of(first, stored)
   local last, count, size, owner = string.match(stored, ROW)
-  return { first = tonumber(first), last = tonumber(last), count = tonumber(count), size = tonumber(size), owner = owner }
+  local member_id, session = string.match(owner, "^(.*)\t(%x*)$")
+  return { first = tonumber(first), last = tonumber(last), count = tonumber(count), size = tonumber(size),
+    owner = member_id or owner, session = session or "" }
 end
 
 -- The rows of first offsets; those that Redis has lost are left out.

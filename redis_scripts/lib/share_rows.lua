@@ -57,8 +57,9 @@ function share_rows.save(p)
 end
 
 function share_rows.write(p, row)
+  local owner = row.owner == "" and "" or row.owner .. "\t" .. row.session
   redis.call("HSET", p.hash, number_text(row.first),
-    number_text(row.last) .. " " .. row.count .. " " .. number_text(row.size) .. " " .. row.owner)
+    number_text(row.last) .. " " .. row.count .. " " .. number_text(row.size) .. " " .. owner)
 end
 
 function share_rows.make_available(p, row)
@@ -81,7 +82,7 @@ function share_rows.take_out(p, row)
 end
 
 function share_rows.part_of(row, first, last)
-  return { first = first, last = last, count = row.count, size = row.size, owner = row.owner }
+  return { first = first, last = last, count = row.count, size = row.size, owner = row.owner, session = row.session }
 end
 
 -- A row that was taken out waits until a time.

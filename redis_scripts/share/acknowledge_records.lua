@@ -14,7 +14,8 @@ ARGV[3]     default of the largest window, offsets
 ARGV[4]     member id
 ARGV[5]     channel to notify of records that are available again
 ARGV[6]     the group's name in the shard's keys
-ARGV[7...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
+ARGV[7]     id of the member's share session, which has a lock that it renews
+ARGV[8...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
             for each batch: first offset, last offset, a digit for each offset or one for all: 0 and 1 finish a record,
             2 releases it, 3 rejects it, 4 renews its lock, 5 undoes its delivery
 Returns  {NONE, lock duration in ms, the code of each share-partition}; run twice, the second run finds the records
@@ -30,7 +31,7 @@ Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the membe
 -- @include lib/share_partition
 -- @include lib/share_rows
 local group = share_rows.read_group(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
-local member_id, now = ARGV[4], now_ms()
+local member_id, session, now = ARGV[4], ARGV[7], now_ms()
 local RELEASE, REJECT, RENEW, UNDO = "2", "3", "4", "5"
 local renews = redis.call("HGET", KEYS[1], "share.renew.acknowledge.enable") ~= "false"
 
@@ -73,6 +74,7 @@ end
 
 local function apply(p, part, kind)
   if kind == RENEW then
+    part.session = session
     share_rows.lock(p, part, now + group.lock_ms)
   elseif kind == UNDO then
     if part.count > 1 then share_rows.tally(p, "redelivered", -share_partition.length(part)) end
@@ -122,7 +124,7 @@ local function acknowledge_partition(key, at, batch_count)
   return code
 end
 
-local answer, at = { ERROR.NONE, group.lock_ms }, 7
+local answer, at = { ERROR.NONE, group.lock_ms }, 8
 for key = 5, #KEYS, 4 do
   local batch_count = tonumber(ARGV[at + 1])
   answer[#answer + 1] = acknowledge_partition(key, at, batch_count)

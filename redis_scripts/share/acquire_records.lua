@@ -17,7 +17,8 @@ ARGV[5]     limit of records; a batch may exceed it, unless ARGV[6] is 1
 ARGV[6]     1: never more records than the limit
 ARGV[7]     records from which on an acquired range is not extended by the next batch
 ARGV[8]     the group's name in the shard's keys
-ARGV[9...]  for each share-partition: log start offset, the end of the window that the caller has read from, number of
+ARGV[9]     id of the member's share session
+ARGV[10...]  for each share-partition: log start offset, the end of the window that the caller has read from, number of
             batches, and for each batch: first offset, last offset, 1 if its records are of an aborted transaction; or, of
             a single record, "0 <key> <time>": its key or "-", and the time in ms before which it is not delivered or 0
 Returns  {NONE, lock duration in ms, isolation level with " key" if records are in the order of their key and " time" if
@@ -34,14 +35,14 @@ Errors   none
 -- @include lib/share_partition
 -- @include lib/share_rows
 local group = share_rows.read_group(ARGV[8], ARGV[1], ARGV[2], ARGV[3])
-local member_id, records_max, exact = ARGV[4], tonumber(ARGV[5]), ARGV[6] == "1"
+local member_id, session, records_max, exact = ARGV[4], ARGV[9], tonumber(ARGV[5]), ARGV[6] == "1"
 local batch_size, now = tonumber(ARGV[7]), now_ms()
 local taken, is_full = 0, records_max <= 0 or share_rows.has_too_many_letters(group)
 -- From this delivery on a batch is delivered in smaller and smaller parts, to find the record that fails.
 local whole_until = group.limit > 2 and not group.by_key and math.ceil(group.limit / 2) or math.huge
 
 local function grant(p, ranges, row)
-  row.owner = member_id
+  row.owner, row.session = member_id, session
   share_rows.lock(p, row, now + group.lock_ms)
   taken = taken + share_partition.length(row)
   if row.count > 1 then share_rows.tally(p, "redelivered", share_partition.length(row)) end
@@ -171,7 +172,7 @@ local function acquire_new(p, ranges, at, batch_count)
   flush()
 end
 
-local partitions, at = {}, 9
+local partitions, at = {}, 10
 for key = 5, #KEYS, 4 do
   local log_start, read_from, batch_count = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
   local p, ranges = share_partition.open(key, group), {}

@@ -9,7 +9,7 @@ import asyncio
 import copy
 from uuid import UUID
 
-from tests.support.shares import ACCEPT, REJECT, RELEASE, Member, ShareWorld
+from tests.support.shares import ACCEPT, REJECT, RELEASE, RENEW, Member, ShareWorld
 from tidegate.groups.share.records import ACQUIRE_RECORDS
 from tidegate.records.batch import iter_headers
 from tidegate.telemetry.metrics import metrics
@@ -118,6 +118,50 @@ async def test_scenario_17_a_lost_connection_releases(shares: ShareWorld) -> Non
     again = Member(shares, "a", ("t1",), shares.brokers[0].connect(), epoch=a.epoch)
     assert await again.fetch(1) == NOT_FOUND
     assert await again.heartbeat() == (a.epoch, None)
+
+
+async def moved(shares: ShareWorld, member: Member) -> Member:
+    """The same member at the other broker, where its client has found the partition's leader."""
+    return Member(shares, member.name, member.topics, shares.brokers[1].connect(), epoch=member.epoch)
+
+
+async def test_lost_connection_of_a_member_that_moved_releases_nothing_of_its_new_session(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(6, 4)
+    assert await a.fetch(0, max_records=6) == "0-5x1"
+    a_moved = await moved(shares, a)
+    assert await a_moved.fetch(0) == "6-9x1"
+
+    a.connection.close()
+
+    assert await awaited(b, "0-5x2", 0) == "0-5x2"
+    assert await a_moved.ack(6, 9) == "NONE"
+
+
+async def test_renewed_locks_belong_to_the_session_that_renewed_them(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(6, 4)
+    assert await a.fetch(0) == "0-9x1"
+    a_moved = await moved(shares, a)
+    assert await a_moved.fetch(0) == ""
+    assert await a_moved.ack(0, 5, RENEW, is_renew_ack=True) == "NONE"
+
+    a.connection.close()
+
+    assert await awaited(b, "6-9x2", 0) == "6-9x2"
+    assert await a_moved.ack(0, 5) == "NONE"
+
+
+async def test_close_releases_what_the_member_acquired_in_another_session(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(6)
+    assert await a.fetch(0) == "0-5x1"
+    a_moved = await moved(shares, a)
+    assert await a_moved.fetch(0) == ""
+
+    assert await a_moved.acknowledge(epoch=-1) == "NONE"
+
+    assert await b.fetch(0) == "0-5x2"
 
 
 async def awaited(member: Member, wanted: str, epoch: int | None = None, **fields: object) -> str:

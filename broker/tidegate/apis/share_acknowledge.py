@@ -12,7 +12,6 @@ from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_sessions import (
     acknowledge,
-    close_session,
     code_of,
     follow_connection,
     lock_duration,
@@ -54,7 +53,7 @@ async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: Sh
     try:
         results = await acknowledge(call, session, named(request), request.is_renew_ack)
         if request.share_session_epoch == FINAL_EPOCH:
-            await close_session(call, session)
+            await call.context.shares.close_session(session)
         response = _response(results, lock_duration(session))
     except Exception as error:
         if not isinstance(error, KafkaError):

@@ -20,7 +20,6 @@ from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
 from tidegate.apis.share_sessions import (
     acknowledge,
-    close_session,
     code_of,
     follow_connection,
     lock_duration,
@@ -123,7 +122,7 @@ class ShareFetching:
             acknowledged = await acknowledge(call, self._session, asked, request.is_renew_ack)
             results: dict[SharePartition, SharePartitionData] = {}
             if request.share_session_epoch == FINAL_EPOCH:
-                await close_session(call, self._session)
+                await call.context.shares.close_session(self._session)
             elif request.max_records > 0 and not request.is_renew_ack:
                 reading = self._new_reading()
                 self.partitions = frozenset(reading.order)
@@ -231,5 +230,4 @@ class ShareFetching:
         for stop in self._stop_listening:
             stop()
         if self._session.is_ended:  # what was acquired after the session was released
-            session = self._session
-            self._call.context.shares.release_later(session.keys, session.member_id, session.all_partitions())
+            self._call.context.shares.release_later(self._session)

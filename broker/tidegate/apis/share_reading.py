@@ -111,7 +111,7 @@ class ShareReading:
     async def _acquire(self, readable: Sequence[Readable]) -> AcquiredRecords:
         acquired = await self._call.context.shares.records.acquire(
             self._session.keys,
-            self._session.member_id,
+            self._session.acquirer,
             readable,
             self._max_records - self._taken,
             exact=self._exact,
@@ -268,7 +268,7 @@ class ShareReading:
         self._is_full = True
         try:
             await self._call.context.shares.records.acknowledge(
-                self._session.keys, self._session.member_id, [(partition, "", undone)]
+                self._session.keys, self._session.acquirer, [(partition, "", undone)]
             )
         except StoreUnavailable as error:
             self._fail(partition, error)

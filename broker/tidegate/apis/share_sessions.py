@@ -105,7 +105,7 @@ async def acknowledge(
     if valid:
         records = call.context.shares.records
         try:
-            session.lock_ms, codes = await records.acknowledge(session.keys, session.member_id, valid)
+            session.lock_ms, codes = await records.acknowledge(session.keys, session.acquirer, valid)
         except StoreUnavailable as error:
             results |= {partition: _storage_error(error) for partition, _, _ in valid}
         else:
@@ -128,8 +128,3 @@ def code_of(error: Exception) -> ErrorCode:
 def lock_duration(session: ShareSession) -> int:
     """How long its group's locks last, ms, as far as the session knows."""
     return session.lock_ms or SHARE_RECORD_LOCK_DURATION_MS
-
-
-async def close_session(call: Call, session: ShareSession) -> None:
-    """Release what the member of an ended session has acquired. Raises StoreUnavailable."""
-    await call.context.shares.records.release(session.keys, session.member_id, session.all_partitions())

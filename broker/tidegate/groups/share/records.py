@@ -16,7 +16,7 @@ from tidegate.groups.configs import (
     SHARE_RECORD_LOCK_DURATION_MS,
 )
 from tidegate.groups.share.acknowledgements import Acknowledgement
-from tidegate.groups.share.sessions import SharePartition
+from tidegate.groups.share.sessions import Acquirer, SharePartition
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -171,7 +171,7 @@ class ShareRecords:
     async def acquire(
         self,
         keys: GroupKeys,
-        member_id: str,
+        acquirer: Acquirer,
         readable: Sequence[Readable],
         record_count: int,
         *,
@@ -179,8 +179,8 @@ class ShareRecords:
         batch_size: int,
     ) -> AcquiredRecords:
         """Acquire up to `record_count` records; unless `exact`, whole batches. Raises StoreUnavailable."""
-        args = [*self._defaults(), member_id, min(record_count, _RECORDS_MAX), int(exact), max(batch_size, 1)]
-        args.append(keys.ref)
+        args = [*self._defaults(), acquirer.member_id, min(record_count, _RECORDS_MAX), int(exact), max(batch_size, 1)]
+        args += (keys.ref, acquirer.session_id)
         for one in readable:
             args += (one.log_start, one.read_from, len(one.runs))
             for run in one.runs:
@@ -193,14 +193,14 @@ class ShareRecords:
     async def acknowledge(
         self,
         keys: GroupKeys,
-        member_id: str,
+        acquirer: Acquirer,
         acknowledged: Sequence[tuple[SharePartition, str, Sequence[Acknowledgement]]],
     ) -> tuple[int, list[int]]:
         """Acknowledge batches of share-partitions, each with its epoch or "". Raises StoreUnavailable.
 
         Returns the lock duration in ms and the code of each share-partition.
         """
-        args = [*self._defaults(), member_id, keys.shard_keys.available, keys.ref]
+        args = [*self._defaults(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
         for _, epoch, batches in acknowledged:
             args += (epoch, len(batches))
             for batch in batches:
@@ -209,13 +209,14 @@ class ShareRecords:
         lock_ms, *codes = await self._store.run(ACKNOWLEDGE_RECORDS, names, *args)
         return lock_ms, codes
 
-    async def release(self, keys: GroupKeys, member_id: str, partitions: Sequence[SharePartition]) -> None:
-        """Release what a member has acquired of share-partitions. Raises StoreUnavailable."""
+    async def release(self, keys: GroupKeys, acquirer: Acquirer, partitions: Sequence[SharePartition]) -> None:
+        """Release what a member has acquired of share-partitions, in any session if none is named.
+
+        Raises StoreUnavailable.
+        """
+        args = [*self._defaults(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
         for at in range(0, len(partitions), PARTITIONS_PER_SCRIPT):
-            names = self._keys(keys, partitions[at : at + PARTITIONS_PER_SCRIPT])
-            await self._store.run(
-                RELEASE_RECORDS, names, *self._defaults(), member_id, keys.shard_keys.available, keys.ref
-            )
+            await self._store.run(RELEASE_RECORDS, self._keys(keys, partitions[at : at + PARTITIONS_PER_SCRIPT]), *args)
 
     async def progress(self, keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[Progress]:
         """How far share-partitions have come. Raises StoreUnavailable."""

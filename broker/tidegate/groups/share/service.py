@@ -16,12 +16,11 @@ from tidegate.groups.share import dead_letters, starting
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.dead_letters import DeadLetters
 from tidegate.groups.share.records import ShareRecords
-from tidegate.groups.share.sessions import SharePartition, ShareSession, ShareSessions
+from tidegate.groups.share.sessions import Acquirer, ShareSession, ShareSessions
 from tidegate.groups.share.starting import StartOffsets
 from tidegate.groups.share.wakeups import ShareWakeups
 from tidegate.groups.share.windows import Windows
 from tidegate.settings import Settings
-from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
 from tidegate.topics.catalog import Catalog
@@ -73,14 +72,22 @@ class ShareService:
         return None if topic is None or index >= topic.partition_count else self._log_of(topic, index)
 
     def _session_ended(self, session: ShareSession) -> None:
-        self.release_later(session.keys, session.member_id, session.all_partitions())
+        self.release_later(session)
 
-    def release_later(self, keys: GroupKeys, member_id: str, partitions: list[SharePartition]) -> None:
-        """Release what a member has acquired; if Redis is away, its locks expire."""
-        self._tasks.start(self._release(keys, member_id, partitions), name="share-release")
+    def release_later(self, session: ShareSession) -> None:
+        """Release what a session has acquired; if Redis is away, its locks expire."""
+        self._tasks.start(self._release(session), name="share-release")
 
-    async def _release(self, keys: GroupKeys, member_id: str, partitions: list[SharePartition]) -> None:
+    async def _release(self, session: ShareSession) -> None:
         try:
-            await self.records.release(keys, member_id, partitions)
+            await self.records.release(session.keys, session.acquirer, session.all_partitions())
         except StoreUnavailable as error:
-            logger.warning("share_records_not_released", group=keys.ref, reason=str(error))
+            logger.warning("share_records_not_released", group=session.keys.ref, reason=str(error))
+
+    async def close_session(self, session: ShareSession) -> None:
+        """Release what the member has of a session that it closed. Raises StoreUnavailable.
+
+        Of partitions that it forgot before, which it may read elsewhere now, only what this session has acquired.
+        """
+        await self.records.release(session.keys, Acquirer(session.member_id), list(session.partitions))
+        await self.records.release(session.keys, session.acquirer, session.released)

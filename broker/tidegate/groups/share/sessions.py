@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Final
 from uuid import UUID
 
@@ -33,6 +34,14 @@ class SharePartition:
         return f"{self.topic_id.hex}:{self.index}"
 
 
+@dataclass(frozen=True, slots=True)
+class Acquirer:
+    """Who acquires records: a member, in one of its share sessions; "" for all of them."""
+
+    member_id: str
+    session_id: str = ""
+
+
 @dataclass(slots=True)
 class ReadPartition:
     """A share-partition in a session: what this broker last found. `epoch` is "" before the first acquisition."""
@@ -44,10 +53,11 @@ class ReadPartition:
 
 @dataclass(slots=True, eq=False)
 class ShareSession:
-    """The session of one member."""
+    """The session of one member. `session_id` is what its acquired records name, so that they end with it."""
 
     keys: GroupKeys
     member_id: str
+    session_id: str
     connection_id: int
     epoch: int = 1
     """The epoch of the next request."""
@@ -72,6 +82,11 @@ class ShareSession:
         self.next_first = first + 1
         return ordered[first:] + ordered[:first]
 
+    @property
+    def acquirer(self) -> Acquirer:
+        """The member in this session."""
+        return Acquirer(self.member_id, self.session_id)
+
     def all_partitions(self) -> list[SharePartition]:
         """Every partition of which the member may have acquired records through this session."""
         return list(dict.fromkeys([*self.partitions, *self.released]))
@@ -95,7 +110,7 @@ class ShareSessions:
         old = self._sessions.pop(name, None)
         if len(self._sessions) >= self._max:
             raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
-        session = ShareSession(keys, member_id, connection_id)
+        session = ShareSession(keys, member_id, token_hex(4) if old is None else old.session_id, connection_id)
         session.partitions = {partition: ReadPartition() for partition in wanted}
         if old is not None:
             for partition, found in old.partitions.items():
