@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from tests.support.consumer_wire import Wire, code, wire_of
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
 from tests.support.valkey import ValkeyServer
+from tidegate.groups.consumer import topic_view
 
 
 @pytest.fixture
@@ -21,7 +24,7 @@ def by_regex(world: ConsumerWorld, name: str, regex: str, *topics: str) -> Peer:
     return world.peer(name, *topics, regex=regex)
 
 
-@pytest.mark.parametrize("regex", ["(", "[", "(?=a)", r"(a)\1"])
+@pytest.mark.parametrize("regex", ["(", "[", "(?=a)", r"(a)\1", "((.?){30}){30}"])
 async def test_scenario_6_patterns_that_re2_refuses(wire: Wire, regex: str) -> None:
     refused = await wire.join("m", subscribed_topic_regex=regex)
     assert (code(refused), refused.member_id, refused.member_epoch) == ("INVALID_REGULAR_EXPRESSION", None, 0)
@@ -65,3 +68,42 @@ async def test_scenario_45_patterns_match_the_whole_name(consumers: ConsumerWorl
         member = by_regex(consumers, "m", regex)
         assert (await member.join())[1] == found, regex
         await member.leave()
+
+
+class _Watched:
+    """A pattern that notes in which threads it matches."""
+
+    def __init__(self, pattern: Any, threads: set[threading.Thread]) -> None:
+        self._pattern, self._threads = pattern, threads
+
+    def fullmatch(self, name: str) -> Any:
+        self._threads.add(threading.current_thread())
+        return self._pattern.fullmatch(name)
+
+
+async def test_patterns_are_matched_beside_the_event_loop(
+    consumers: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+    compiled = topic_view.compile_regex
+    monkeypatch.setattr(topic_view, "compile_regex", lambda regex: _Watched(compiled(regex), threads))
+    consumers.topics.put("rx-a", 1)
+    a = by_regex(consumers, "a", "rx-.*")
+
+    assert await a.join() == (2, "rx-a:0")
+    consumers.topics.put("rx-b", 1)
+    assert await a.heartbeat() == (3, "rx-a:0 rx-b:0")
+
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_stored_pattern_that_is_refused_now_matches_nothing(
+    consumers: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = by_regex(consumers, "a", "t4.*"), consumers.peer("b", "t1")
+    await consumers.joined(a, b)
+    monkeypatch.setattr(topic_view, "REGEX_LENGTH_MAX", 3)
+    consumers.topics.put("t1", 2)
+
+    assert await b.heartbeat() == (b.epoch, "t1:0,1")

@@ -172,8 +172,8 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
         )
         if subscribes or topics.version != group.topics_version:
             await self.topics.refresh()
-            topics = self.topics.view(keys.org)
-        return topics
+        await self.topics.resolve(keys.org, _patterns(group, works))
+        return self.topics.view(keys.org)
 
     # -- the store
 
@@ -244,6 +244,13 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
         known = self.cached.pop(keys.group, None)
         if known is not None:
             self._cached_members -= len(known.members)
+
+
+def _patterns(group: ConsumerGroup, works: Sequence[Work]) -> set[str]:
+    """The patterns that a decision on these requests resolves."""
+    asked = {work.regex for work in works if isinstance(work, HeartbeatRequest)}
+    asked.update(member.regex for member in group.members.values())
+    return {regex for regex in asked if regex}
 
 
 def _apply(

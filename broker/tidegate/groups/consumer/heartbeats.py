@@ -57,6 +57,7 @@ class ConsumerHeartbeats:
         """Send the renewals that wait, and cancel the decisions under way."""
         self.plain.close()
         await self.groups.close()
+        self.groups.topics.close()
 
     def answer(self, keys: GroupKeys, request: HeartbeatRequest, on_decided: OnDecided) -> MemberSnapshot | None:
         """Answer a heartbeat; `on_decided` gets its answer or its error. Returns the snapshot if one answered."""

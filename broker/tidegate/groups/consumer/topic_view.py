@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,10 +14,12 @@ from tidegate.groups.consumer.errors import InvalidRegularExpression
 from tidegate.topics.catalog import Catalog
 
 REGEX_LENGTH_MAX: Final = 4_096
-_REGEX_MEMORY_MAX: Final = 1 << 20
+_REGEX_MEMORY_MAX: Final = 1 << 17
+"""Of a compiled pattern: what it takes to match a name grows with it. Any pattern of literal names has room."""
 _PATTERNS_MAX: Final = 1_000
 """Resolved patterns that are cached."""
-
+_RESOLVE_TRIES: Final = 3
+"""Before a decision; each further one because the catalogue changed meanwhile."""
 
 MayDescribe = Callable[[str, str, str, str], bool]
 """Whether a client may describe a topic: organisation, principal, host, name."""
@@ -72,6 +76,11 @@ class CatalogTopics:
         self.may_describe: MayDescribe | None = None
         """None where everybody may describe every topic."""
         self._resolved: OrderedDict[tuple[str, str], tuple[int, frozenset[str]]] = OrderedDict()
+        self._thread = ThreadPoolExecutor(1, "patterns")
+
+    def close(self) -> None:
+        """Resolve nothing any more."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     @property
     def version(self) -> int:
@@ -91,14 +100,47 @@ class CatalogTopics:
         """Read the changes made before this call. Raises StoreUnavailable."""
         await self.catalog.refresh()
 
+    async def resolve(self, org: str, regexes: Iterable[str]) -> None:
+        """Match what is not cached yet, in a thread of its own: a pattern can take milliseconds for each name."""
+        wanted = set(regexes)
+        for _ in range(_RESOLVE_TRIES):
+            missing = [regex for regex in wanted if self._cached(org, regex) is None]
+            if not missing:
+                return
+            version, names = self.catalog.version, self._names(org)
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, _match_each, missing, names)
+            for regex, matched in zip(missing, found, strict=True):
+                self._remember(org, regex, version, matched)
+
     def matching(self, org: str, regex: str) -> frozenset[str]:
         """Names of the topics that a pattern matches completely."""
+        names = self._cached(org, regex)
+        if names is None:
+            names = _matched(regex, self._names(org))
+            self._remember(org, regex, self.catalog.version, names)
+        return names
+
+    def _names(self, org: str) -> list[str]:
+        return [topic.name for topic in self.catalog.topics(org)]
+
+    def _cached(self, org: str, regex: str) -> frozenset[str] | None:
         resolved = self._resolved.get((org, regex))
-        if resolved is not None and resolved[0] == self.catalog.version:
-            return resolved[1]
-        pattern = compile_regex(regex)
-        names = frozenset(topic.name for topic in self.catalog.topics(org) if pattern.fullmatch(topic.name))
-        self._resolved[org, regex] = self.catalog.version, names
+        return resolved[1] if resolved is not None and resolved[0] == self.catalog.version else None
+
+    def _remember(self, org: str, regex: str, version: int, names: frozenset[str]) -> None:
+        self._resolved[org, regex] = version, names
         if len(self._resolved) > _PATTERNS_MAX:
             self._resolved.popitem(last=False)
-        return names
+
+
+def _match_each(regexes: Sequence[str], names: Sequence[str]) -> list[frozenset[str]]:
+    return [_matched(regex, names) for regex in regexes]
+
+
+def _matched(regex: str, names: Sequence[str]) -> frozenset[str]:
+    """The names that a pattern matches completely: none if it was accepted once, and is refused now."""
+    try:
+        pattern = compile_regex(regex)
+    except InvalidRegularExpression:
+        return frozenset()
+    return frozenset(name for name in names if pattern.fullmatch(name))
