@@ -23,6 +23,10 @@ from tidegate.store.store import Store
 
 ALTER_CONFIGS = Script("groups/alter_configs")
 
+_DIGITS_MAX: Final = 20
+_SHOWN_MAX: Final = 100
+"""Characters of a refused value in the error."""
+
 Check = Callable[[str], None]
 """Raises InvalidConfig."""
 
@@ -48,8 +52,9 @@ class GroupConfig:
 def _between(name: str, lowest: int, highest: int) -> Check:
     def check(value: str) -> None:
         digits = value.strip(string.whitespace)  # what `int` removes; `strip` removes control characters too
-        if not (digits.isascii() and digits.isdecimal() and lowest <= int(digits) <= highest):
-            raise InvalidConfig(f"{name} is a number from {lowest} to {highest}, not {value!r}")
+        is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX
+        if not (is_number and lowest <= int(digits) <= highest):
+            raise InvalidConfig(f"{name} is a number from {lowest} to {highest}, not {value[:_SHOWN_MAX]!r}")
 
     return check
 

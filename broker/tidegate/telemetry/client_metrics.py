@@ -36,6 +36,9 @@ METRICS_MAX: Final = 500
 _OTHER: Final = "other"
 _NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,120}")
 _PATTERN_LENGTH_MAX: Final = 200
+_DIGITS_MAX: Final = 20
+_SHOWN_MAX: Final = 100
+"""Characters of a refused value in the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +55,10 @@ def check(name: str, value: str) -> str:
     match name:
         case "interval.ms":
             text = value.strip()  # it strips more than `int` does
-            if not text.isdecimal() or int(text) not in _INTERVAL_MS:
-                raise InvalidRequest(f"{name} {value!r} is not between {_INTERVAL_MS[0]} and {_INTERVAL_MS[-1]}")
+            if not text.isdecimal() or len(text) > _DIGITS_MAX or int(text) not in _INTERVAL_MS:
+                raise InvalidRequest(
+                    f"{name} {value[:_SHOWN_MAX]!r} is not between {_INTERVAL_MS[0]} and {_INTERVAL_MS[-1]}"
+                )
             return str(int(text))
         case "metrics":
             return ",".join(_elements(value))

@@ -15,6 +15,7 @@ from tidegate.telemetry.client_metrics import check
 
 
 @given(st.sampled_from(sorted(CONFIGS)), st.text(max_size=20))
+@example("share.delivery.count.limit", "9" * 5_000)  # more digits than `int` reads
 @example("share.delivery.count.limit", "5\x1f")  # `str.strip` strips it, `int` does not
 def test_group_config_value_is_accepted_or_refused(name: str, value: str) -> None:
     with suppress(InvalidConfig):
@@ -30,6 +31,7 @@ def test_group_config_accepts_its_default(name: str) -> None:
 
 
 @given(st.text(max_size=20))
+@example("9" * 5_000)
 @example("60000\x1f")
 def test_client_metrics_interval_is_accepted_or_refused(value: str) -> None:
     with suppress(InvalidRequest):
