@@ -32,7 +32,6 @@ from bench.processes import percentiles, wait_quiet
 
 OFF, ON, KAFKA = "holds off", "holds on", "Kafka"
 HOLD_MS: Final = 3_000
-DELAY: Final = "tidegate.groups.delayed_heartbeats.DELAY_MS_MAX"
 LEARN_S: Final = 16.0
 """Two gaps and two probes at an interval of 3 s."""
 _PARTITIONS: Final = 7
@@ -76,8 +75,11 @@ def _endpoints(args: argparse.Namespace) -> Iterator[dict[str, Endpoint]]:
     with contextlib.ExitStack() as stack:
         found: dict[str, Endpoint] = {}
         for peer, hold_ms in ((OFF, 0), (ON, HOLD_MS)):
-            settings = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-            cluster = stack.enter_context(Cluster(1, settings, constants={DELAY: hold_ms}))
+            settings = {
+                "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+                "TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(hold_ms),
+            }
+            cluster = stack.enter_context(Cluster(1, settings))
             found[peer] = Endpoint(cluster.bootstrap, cluster.pids)
         if not args.no_kafka:
             try:

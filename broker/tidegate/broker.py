@@ -30,7 +30,7 @@ from tidegate.diagnosis.state_log import StateLog
 from tidegate.errors import StoreUnavailable
 from tidegate.groups import retention as offsets_retention
 from tidegate.groups.consumer.heartbeats import ConsumerHeartbeats
-from tidegate.groups.delayed_heartbeats import DELAY_MS_MAX, DelayedHeartbeats
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeats
 from tidegate.groups.expiry import CONSUMER_KIND, GroupExpiry
 from tidegate.groups.generation_guard import GenerationGuard
 from tidegate.groups.heartbeats import Heartbeats
@@ -149,7 +149,7 @@ class Broker:
             self.logs.durability.prover,
             heartbeats.snapshots,
         )
-        self._delays = DelayedHeartbeats(store, heartbeats, DELAY_MS_MAX)
+        self._delays = DelayedHeartbeats(store, settings, heartbeats) if settings.heartbeat_delay_max_ms else None
         self._resource_configs = configs = ResourceConfigs(store, settings)
         configs.on_changed.append(self._apply_configs)
         self._mirror, self._security = Mirror(store, settings), Security(store, settings)
@@ -223,7 +223,7 @@ class Broker:
         store, settings, lease, preferred = self.store, self.settings, self.lease, self._preferred
         context = self.context
         services: list[Service] = [context.waits, context.heartbeats, context.consumers, context.streams]
-        services += [context.shares, self._delays]
+        services += [context.shares] if self._delays is None else [context.shares, self._delays]
         forget = partial(forget_mirrors, self.context)
         return [
             *services,
@@ -321,7 +321,8 @@ class Broker:
 
     def _lease_lost(self) -> None:
         """Another broker may hold this node id now: discard cached log state. BrokerLease acquires a new lease."""
-        self._delays.release_all()
+        if self._delays is not None:
+            self._delays.release_all()
         self.server.suspend()
         self.logs.drop_views()
 

@@ -23,7 +23,9 @@ from tidegate.telemetry.metrics import metrics
 from tidegate.topics.catalog import Catalog
 
 
-def sample_broker(store: Store, lease: BrokerLease, health: Health, lag: LoopLag, delays: DelayedHeartbeats) -> None:
+def sample_broker(
+    store: Store, lease: BrokerLease, health: Health, lag: LoopLag, delays: DelayedHeartbeats | None
+) -> None:
     """Register the broker's own values. A lane to several primaries is up when all of its links are."""
 
     def of_lanes(value: Callable[[list[Link]], float]) -> dict[tuple[str, ...], float]:
@@ -40,7 +42,8 @@ def sample_broker(store: Store, lease: BrokerLease, health: Health, lag: LoopLag
     metrics.sample(declared.BUILD, lambda: {(tidegate.__version__,): 1})
     metrics.sample(declared.LOOP_LAG_SECONDS, lambda: {(): lag.worst_s})
     metrics.sample(declared.LOOP_STALL_MAX_SECONDS, lambda: {(): lag.longest_s})
-    metrics.sample(declared.HEARTBEATS_DELAYED, lambda: {(): delays.held})
+    if delays is not None:
+        metrics.sample(declared.HEARTBEATS_DELAYED, lambda: {(): delays.held})
 
 
 def sample_client_metrics(pushed: ClientMetrics) -> None:

@@ -172,6 +172,12 @@ class Settings(ProcessSettings):
         ge=1,
         description="Time for which the offsets of an empty group are kept; raise it if consumers pause for longer",
     )
+    heartbeat_delay_max_ms: int = Field(
+        3_000,
+        ge=0,
+        description="Maximum time that a heartbeat reply is delayed until the group rebalances, for clients that "
+        "support it; set 0, to reply at once, if a client cannot wait",
+    )
     lag_sample_interval_ms: int = Field(
         10_000,
         ge=0,
@@ -220,6 +226,11 @@ class Settings(ProcessSettings):
         True, description="Allow clients and operators to delete topics; disable it to protect records"
     )
 
+    errors_deadletterqueue_topic_name_prefix: str = Field(
+        "dlq.",
+        description="Prefix that the name of a dead-letter topic needs to be created; change it to fit the names of "
+        "your topics",
+    )
     errors_deadletterqueue_auto_create_topics_enable: bool = Field(
         False,
         description="Create a missing dead-letter topic with the first dead letter of a share group; enable it if "

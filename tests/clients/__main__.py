@@ -30,13 +30,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def run(clients: list[tuple[Client, Command]], args: argparse.Namespace) -> list[Outcome]:
-    """Every client with every delay."""
+    """Every client under every setting."""
     free = asyncio.Semaphore(args.parallel)
 
     async def one(client: Client, command: Command, holds: str) -> Outcome:
         async with free:
-            constants = {"tidegate.groups.delayed_heartbeats.DELAY_MS_MAX": HOLDS_MS[holds]}
-            outcome = await live(client, command, holds, constants, args.tries)
+            settings = {"TIDEGATE_HEARTBEAT_DELAY_MAX_MS": str(HOLDS_MS[holds])}
+            outcome = await live(client, command, holds, settings, args.tries)
             print(outcome.line(), flush=True)
             return outcome
 

@@ -65,10 +65,10 @@ class Outcome:
         return f"{self.client}, holds {self.holds}: joins {joins} ms; {self.held} held; {self.failures or 'good'}"
 
 
-async def live(client: Client, command: Command, holds: str, constants: Mapping[str, int], tries: int) -> Outcome:
+async def live(client: Client, command: Command, holds: str, settings: Mapping[str, str], tries: int) -> Outcome:
     """One client's group on a cluster of its own."""
     outcome = Outcome(client.name, holds)
-    with Cluster(BROKERS, constants=constants) as cluster:
+    with Cluster(BROKERS, settings) as cluster:
         topic = group_id = client.name
         await asyncio.to_thread(create_topic, cluster.bootstrap, topic, PARTITIONS)
         group = ClientGroup(client, command, cluster.bootstrap, topic, group_id, PARTITIONS)

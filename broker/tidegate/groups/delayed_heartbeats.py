@@ -23,13 +23,12 @@ from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_g
 from tidegate.groups.heartbeat_interval import HeartbeatIntervalEstimator
 from tidegate.groups.heartbeats import Heartbeats, OnCode
 from tidegate.groups.model import MemberRef
+from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
 
-DELAY_MS_MAX: Final = 3_000
-"""Longest delay of an answer: the usual interval of heartbeats."""
 _NONE: Final = 0
 _CONSUMER: Final = "consumer"
 _STREAMS: Final = "stream"
@@ -205,9 +204,9 @@ class DelayedHeartbeat:
 class DelayedHeartbeats:
     """The delayed heartbeats of one broker: by group for notifications, by time for the ends of their delays."""
 
-    def __init__(self, store: Store, heartbeats: Heartbeats, delay_ms_max: int) -> None:
+    def __init__(self, store: Store, settings: Settings, heartbeats: Heartbeats) -> None:
         self.heartbeats = heartbeats
-        self.delay_s_max = delay_ms_max / 1000
+        self.delay_s_max = settings.heartbeat_delay_max_ms / 1000
         self._store = store
         self._groups: dict[str, dict[DelayedHeartbeat, None]] = {}
         self._ends: list[tuple[float, int, DelayedHeartbeat]] = []

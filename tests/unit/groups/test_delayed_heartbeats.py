@@ -8,15 +8,16 @@ from typing import Any
 
 import uvloop
 
-from tidegate.groups.delayed_heartbeats import DELAY_MS_MAX, DelayedHeartbeat, DelayedHeartbeats
+from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, DelayedHeartbeats
 from tidegate.groups.model import MemberRef
+from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 
 
 def test_delayed_heartbeats_past_their_end_are_released_at_once() -> None:
     async def scenario() -> None:
         store: Any = SimpleNamespace(shard_keys=lambda shard: SimpleNamespace(wake="wake"))
-        delayed_heartbeats, codes = DelayedHeartbeats(store, Answering(), DELAY_MS_MAX), []  # type: ignore[arg-type, var-annotated]
+        delayed_heartbeats, codes = DelayedHeartbeats(store, Settings(), heartbeats=Answering()), []  # type: ignore[arg-type, var-annotated]
         for number, ago_s in enumerate((1.0, 2.0, 0.5)):
             delayed_heartbeat = DelayedHeartbeat(delayed_heartbeats)
             delayed_heartbeat.member_ref = MemberRef(f"m-{number}", 1)

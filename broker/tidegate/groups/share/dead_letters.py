@@ -34,8 +34,6 @@ from tidegate.topics.model import Topic
 TAKE_DEAD_LETTERS = Script("share/take_dead_letters")
 REMOVE_DEAD_LETTERS = Script("share/remove_dead_letters")
 
-CREATED_PREFIX: Final = "dlq."
-"""What the name of a dead-letter topic begins with that is created by its first dead letter (Kafka's default)."""
 HOLD_MS: Final = 10_000
 """How long no other broker takes a queue while this one appends what it read."""
 _LETTERS_AT_ONCE: Final = 20
@@ -182,8 +180,9 @@ class DeadLetters:
         return topic
 
     def _may_create(self, name: str) -> bool:
-        is_enabled = self._settings.errors_deadletterqueue_auto_create_topics_enable
-        return is_enabled and name.startswith(CREATED_PREFIX) and names.is_legal(name)
+        settings = self._settings
+        is_named_so = name.startswith(settings.errors_deadletterqueue_topic_name_prefix)
+        return settings.errors_deadletterqueue_auto_create_topics_enable and is_named_so and names.is_legal(name)
 
     # -- reading
 
