@@ -534,8 +534,9 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
         "nowhere": ErrorCode.invalid_replica_assignment,
         "a.b": ErrorCode.topic_already_exists,
     }
+    assert {one.configs for one in refused.values()} == {()}
     tried = await create(brokers[1], topic("good"), validate_only=True)
-    assert (tried["good"].error_code, tried["good"].topic_id) == (NONE, None)
+    assert tried["good"].error_code is NONE and tried["good"].topic_id is not None
     assert [one.name for one in brokers[1].catalog.topics("default")] == ["a.b"]
 
 
@@ -750,6 +751,8 @@ async def test_log_25_config_changes_that_are_refused_change_nothing(broker: Bro
     assert await change(broker, "t", ("retention.ms", SET, "7"), times=2) == [invalid_request] * 2
     assert await change(broker, "1", ("num.partitions", SET, "7"), kind=4) == [invalid_request]
     assert await change(broker, "nope", ("retention.ms", SET, "7")) == [UNKNOWN_TOPIC]
+    assert await change(broker, "nope", ("foo", SET, "1")) == [invalid_config]
+    assert await replace(broker, 2, "nope", retention_ms="soon") is invalid_config
     assert await replace(broker, 2, "t", foo="bar") is invalid_config
     assert await change(broker, "t", ("retention.ms", SET, "7"), validate_only=True) == [NONE]
     assert (await sources(broker, "t"))["retention.ms"] == ("5", 1)

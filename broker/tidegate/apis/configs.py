@@ -207,4 +207,8 @@ async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.altered(call.context.settings, overrides, changes, replace=replace)
 
-    await call.context.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)
+    try:
+        await call.context.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)
+    except UnknownTopicOrPartition:
+        plan({})  # wrong configs are reported first
+        raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import structlog
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -88,7 +88,7 @@ async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopic
         except KafkaError as error:
             code, message = failure(error)
             values: dict[str, Any] = {"name": topic.name, "error_code": code, "error_message": message}
-            return CreatableTopicResult(**values, topic_id=None, configs=None)
+            return CreatableTopicResult(**values, topic_id=None, configs=())
 
     return CreateTopicsResponse(throttle_time=NO_TIME, topics=tuple(await each(once.values(), one, _AT_ONCE)))
 
@@ -104,7 +104,7 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     count = _partition_count(call, wanted, settings.num_partitions)
     catalog.check_count(count)
     await _spend_mutations(call, count)
-    topic_id: UUID | None = None
+    topic_id = uuid4()  # as Kafka's, of a topic that is not made
     if validate_only:
         await catalog.steps.check_org_limits(call.org, wanted.name, count)
     else:
