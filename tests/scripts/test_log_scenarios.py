@@ -318,6 +318,7 @@ async def test_log_53_list_offsets_specials(brokers: Brokers) -> None:
     too_old = [(6, -3), (7, -4), (8, -5), (10, -6)]
     assert [(await _position(brokers, at, version))[0] for version, at in too_old] == [E.unsupported_version] * 4
     assert await _position(brokers, -6, 11) == (NONE, -1, -1)
+    assert (await _position(brokers, -9, partition_index=9))[0] is E.unsupported_version
 
 
 async def test_log_54_list_offsets_read_committed(brokers: Brokers) -> None:

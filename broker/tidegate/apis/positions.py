@@ -126,10 +126,10 @@ async def _find(
     """One partition's position. Raises KafkaError."""
     if (name, asked.partition_index) in twice:
         raise InvalidRequest("the request names the partition twice")
-    log = _log_of(call, topics, name, asked.partition_index)
     timestamp = asked.timestamp
     if timestamp < 0 and call.version < _FIRST_VERSION.get(timestamp, call.version + 1):
         raise UnsupportedVersion(f"timestamp {timestamp} is not served in v{call.version}")
+    log = _log_of(call, topics, name, asked.partition_index)
     known = await (_latest(call, log) if timestamp == LATEST else log.end_offset())
     _check_epoch(asked.current_leader_epoch, known)
     committed = isolation == _READ_COMMITTED and call.version >= _READ_COMMITTED_FROM
