@@ -105,7 +105,8 @@ def _refused_as_a_whole(request: ProduceRequest, version: int) -> ErrorCode | No
         if records is not None and len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL
     }
     if producer_ids and not request.transactional_id:
-        return ErrorCode.transactional_id_authorization_failed
+        is_absent = request.transactional_id is None
+        return ErrorCode.transactional_id_authorization_failed if is_absent else ErrorCode.invalid_request
     return ErrorCode.invalid_producer_id_mapping if len(producer_ids) > 1 else None
 
 

@@ -101,6 +101,7 @@ async def test_nothing_is_stored_when_acks_or_transactions_are_wrong():
     for fields, code in (
         ({"acks": 5}, ErrorCode.invalid_required_acks),
         ({}, ErrorCode.transactional_id_authorization_failed),
+        ({"transactional_id": ""}, ErrorCode.invalid_request),
         ({"transactional_id": "T"}, ErrorCode.invalid_producer_id_mapping),
     ):
         request = produce_request([("t", [(0, transactional[0]), (0, transactional[1])])], **fields)
