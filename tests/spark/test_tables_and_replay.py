@@ -11,7 +11,9 @@ import pyarrow.dataset as ds
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.markers import build_marker
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
+from tests.support.transactions import transactional
 from tests.support.valkey import ValkeyServer
 from tidegate.records.batch import Batch
 from tidegate.records.build import NewRecord, build_batch
@@ -61,12 +63,12 @@ class Bench:
             self.topic.append(build_batch(records), partition=partition)
             self.expected += [(partition, base + i) for i in range(3)]
 
-    def run(self, job: Job) -> JobContext:
+    def run(self, job: Job, **source: str) -> JobContext:
         """To its end; raises what it failed with."""
         settings = {
             "redis": {"url": self.url, "retry_s": 2},
             "archive": {"path": str(self.folder / "archive")},
-            "source": {"max_bytes_per_trigger": 1_500},
+            "source": {"max_bytes_per_trigger": 1_500, **source},
         }
         context = JobContext(
             register(self.spark.newSession()), PipelineSettings.model_validate(settings), self.client,
@@ -242,6 +244,41 @@ def test_delta_table_survives_its_checkpoint(bench: Bench) -> None:
     compact(job.table(context), None, "", 0)
     assert len(files(job.table(context))) == 2 < before, "one a day"
     assert DeltaTable(job.table(context)).to_pyarrow_table().num_rows == len(bench.expected)
+
+
+def test_tables_and_replays_have_committed_records_only(bench: Bench) -> None:
+    """A table and a copy know no transactions: what was aborted could not be told from the rest, nor undone."""
+
+    def records(producer_id: int, value: bytes) -> bytes:
+        return transactional(build_batch([NewRecord(value)], producer_id=producer_id, producer_epoch=0))
+
+    def marker(producer_id: int, committed: bool) -> bytes:
+        return build_marker(
+            producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, committed=committed, timestamp_ms=5
+        )
+
+    target = WrittenTopic(bench.client, "copy", 2)
+    for partition in (0, 1):
+        bench.client.execute_command("XGROUP", "CREATE", target.keys(partition).log, "made", "0-0", "MKSTREAM")
+    bench.topic.append(build_batch([NewRecord(b"plain")]), records(7, b"aborted"), marker(7, False))  # 0; 1; 2
+    bench.topic.append(records(7, b"first"), records(8, b"later"), marker(7, True))  # 3; 4; 5: 8 is open
+    decode, replay = DecodeJob("orders", "delta"), ReplayJob("orders", "copy")
+
+    table = bench.run(decode)
+    bench.run(replay)
+    assert DeltaTable(decode.table(table)).to_pyarrow_table()["value"].to_pylist() == [b"plain", b"first"]
+    assert values(bench, target, 0) == [b"plain", b"first"]
+
+    bench.topic.append(marker(8, True), build_batch([NewRecord(b"last")]))
+    bench.run(decode)
+    bench.run(replay)
+    everything = [b"plain", b"first", b"later", b"last"]
+    assert sorted(DeltaTable(decode.table(table)).to_pyarrow_table()["value"].to_pylist()) == sorted(everything)
+    assert values(bench, target, 0) == everything
+    as_it_is = DecodeJob("orders", "delta", str(bench.folder / "as-it-is"))
+    shutil.rmtree(bench.folder / "checkpoints" / as_it_is.query_name)
+    bench.run(as_it_is, isolation="read_uncommitted")
+    assert DeltaTable(bench.folder / "as-it-is").to_pyarrow_table().num_rows == 5
 
 
 def test_replay_that_fails_and_runs_again(bench: Bench) -> None:
