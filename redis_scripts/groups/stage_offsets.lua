@@ -43,13 +43,16 @@ local state, current, kind = unpack(redis.call("HMGET", group, "state", "generat
 if kind == "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 local function refuse_classic()
+  if tonumber(generation) < 0 then
+    if not state or state == STATE.EMPTY or (member_id == "" and instance == "") then return end
+  elseif not state then
+    return ERROR.GROUP_ID_NOT_FOUND
+  end
   if instance ~= "" then
     local holder = redis.call("HGET", instances, string.sub(instance, 2))
     if not holder then return ERROR.UNKNOWN_MEMBER_ID end
     if holder ~= member_id then return ERROR.FENCED_INSTANCE_ID end
   end
-  if tonumber(generation) < 0 then return member_id ~= "" and ERROR.ILLEGAL_GENERATION end
-  if not state then return ERROR.GROUP_ID_NOT_FOUND end
   local record = redis.call("HGET", members, member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
   return generation ~= current and not is_converted_epoch(state, record, generation) and ERROR.ILLEGAL_GENERATION

@@ -79,7 +79,11 @@ async def test_log_82_kip_447_fencing(brokers: Brokers) -> None:
     code = await producer.commit_offset("g", 1, generation=generation, member_id=me, instance_id="i")
     assert code is E.unknown_member_id
     assert await producer.commit_offset("g", 2, generation=generation, member_id=me) is NONE
+    assert await producer.commit_offset("g", 1, member_id="x") is E.unknown_member_id
     assert await producer.commit_offset("absent", 1, generation=3, member_id=me) is E.illegal_generation
+    assert await producer.commit_offset("absent", 1, generation=3, instance_id="i") is E.illegal_generation
+    assert await producer.commit_offset("absent", 1, member_id="x") is NONE
+    assert await producer.commit_offset("absent", 1, member_id="x", instance_id="i") is NONE, "the group is empty"
     assert await producer.commit_offset("", 1) is E.invalid_group_id
     assert await producer.commit_offset("g", 1, topic="no") is E.unknown_topic_or_partition
     await producer.end(True)
