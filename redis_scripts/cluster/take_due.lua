@@ -33,7 +33,7 @@ local function leave_mark()
   if not first then return swept_at > 0 and redis.call("ZREM", deadlines, SWEEP.SWEPT, SWEEP.RESUMED) end
   if swept_at > 0 and now - swept_at > SWEEP.GAP_MS then mark(SWEEP.RESUMED) end
   if swept_at - now > STEP_MS then stepped_back = swept_at - now end
-  if -tonumber(redis.call("ZSCORE", deadlines, SWEEP.RESUMED) or 0) > now then mark(SWEEP.RESUMED) end
+  if stepped_back > 0 and -tonumber(redis.call("ZSCORE", deadlines, SWEEP.RESUMED) or 0) > now then mark(SWEEP.RESUMED) end
   if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEEP.SWEPT) end
 end
 if marks then leave_mark() end

@@ -66,7 +66,8 @@ async def delayed_heartbeats(world: World) -> AsyncIterator[list[DelayedHeartbea
     """The holds of both brokers."""
 
     def of(broker: Broker) -> DelayedHeartbeats:
-        return DelayedHeartbeats(broker.store, broker.heartbeats, HOLD_MS)
+        settings = world.settings.model_copy(update={"heartbeat_delay_max_ms": HOLD_MS})
+        return DelayedHeartbeats(broker.store, settings, broker.heartbeats)
 
     opened = [of(broker) for broker in world.brokers]
     for each in opened:

@@ -188,7 +188,7 @@ async def test_log_94_static_conflict(consumers: ConsumerWorld) -> None:
     assert await c.heartbeat(epoch=1, instance_id="unknown") == UNKNOWN
 
 
-async def test_log_95_pattern(consumers: ConsumerWorld) -> None:
+async def test_log_95_pattern(consumers: ConsumerWorld, wire: Wire) -> None:
     for name in ("a1", "a2", "b1"):
         consumers.topics.put(name, 1)
     for broker in consumers.brokers:
@@ -200,7 +200,7 @@ async def test_log_95_pattern(consumers: ConsumerWorld) -> None:
     await a.heartbeat()
     await a.own()
     assert consumers.topics.text(a.assigned) == "a1:0 a3:0"
-    assert await consumers.peer("b", regex="(").join() == "INVALID_REGULAR_EXPRESSION"
+    assert code(await wire.join("b", subscribed_topic_regex="(")) == "INVALID_REGULAR_EXPRESSION"
 
 
 async def test_log_96_commit_epochs(wire: Wire) -> None:
