@@ -162,3 +162,27 @@ async def test_usage_close_of_full_redis_leaves_no_failure_behind(
     gc.collect()
 
     assert "never retrieved" not in caplog.text
+
+
+async def test_partitions_of_a_wide_topic_are_measured_some_at_a_time(
+    broker: LogBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, 10,000 partitions stopped the event loop for a second."""
+    await broker.create("wide", 2_000)
+    read, in_flight, most = broker.store.read, 0, 0
+
+    async def counted(*args: Any) -> Any:
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        try:
+            return await read(*args)
+        finally:
+            in_flight -= 1
+
+    monkeypatch.setattr(broker.store, "read", counted)
+    await reports(broker).report()
+
+    assert 100 <= most <= 400
+    [entry] = await entries(broker.store)
+    assert entry["held"] == {"default/t": [0, 0], "default/wide": [0, 0]}
