@@ -117,11 +117,11 @@ async def test_lease_same_node_id_preserves_its_clients(cluster: Cluster) -> Non
     one, two = add(cluster), add(cluster)
     async with await RawClient.connect(one.address) as client, await RawClient.connect(two.address) as beside:
         assert await learns(client, {1: one.port, 2: two.port})
-        paused = asyncio.create_task(pause(one, PAUSE_S))
-        await asyncio.sleep(PAUSE_S - 0.5)
-        assert await ids(beside) == {2: two.port}
-        waiting = asyncio.create_task(ids(client))  # read as soon as the broker turns again
-        await paused
+        async with paused(one):
+            await asyncio.sleep(PAUSE_S)
+            assert await learns(beside, {2: two.port})
+            waiting = asyncio.create_task(ids(client))  # read as soon as the broker turns again
+            await asyncio.sleep(0.1)
 
         assert await waiting == {1: one.port, 2: two.port}
         async with asyncio.timeout(30):  # its renewal may be answered after the request
