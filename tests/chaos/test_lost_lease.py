@@ -78,12 +78,6 @@ async def learns(client: RawClient, expected: dict[int, int]) -> bool:
     return True
 
 
-async def pause(broker: BrokerProcess, seconds: float) -> None:
-    broker.signal(signal.SIGSTOP)
-    await asyncio.sleep(seconds)
-    broker.signal(signal.SIGCONT)
-
-
 @asynccontextmanager
 async def paused(broker: BrokerProcess) -> AsyncIterator[None]:
     """The broker stands still, however long what is inside takes."""
