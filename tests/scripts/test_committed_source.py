@@ -155,7 +155,7 @@ def test_raw_batches_of_aborted_transactions_are_holes(topic: WrittenTopic, valk
 def test_replay_copies_committed_batches_only(
     topic: WrittenTopic, client: Any, valkey: ValkeyServer, tmp_path: Path
 ) -> None:
-    """A copy knows no transactions: what was aborted could not be told from the rest."""
+    """A copy knows no transactions: aborted records would look like the others."""
     replid = client.info("replication")["master_replid"]
     client.hset(ClusterKeys(PREFIX).info, mapping={"master_replid": replid, "incarnation": 1})
     target = WrittenTopic(client, "copy")

@@ -247,7 +247,7 @@ def test_delta_table_survives_its_checkpoint(bench: Bench) -> None:
 
 
 def test_tables_and_replays_have_committed_records_only(bench: Bench) -> None:
-    """A table and a copy know no transactions: what was aborted could not be told from the rest, nor undone."""
+    """A table and a copy know no transactions: aborted records would look like the others and stay."""
 
     def records(producer_id: int, value: bytes) -> bytes:
         return transactional(build_batch([NewRecord(value)], producer_id=producer_id, producer_epoch=0))

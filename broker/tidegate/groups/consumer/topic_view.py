@@ -15,7 +15,7 @@ from tidegate.topics.catalog import Catalog
 
 REGEX_LENGTH_MAX: Final = 4_096
 _REGEX_MEMORY_MAX: Final = 1 << 17
-"""Of a compiled pattern: what it takes to match a name grows with it. Any pattern of literal names has room."""
+"""Of a compiled pattern: what it takes to match a name grows with it. It is enough for any pattern of literal names."""
 _PATTERNS_MAX: Final = 1_000
 """Resolved patterns that are cached."""
 _RESOLVE_TRIES: Final = 3
