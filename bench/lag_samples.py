@@ -79,7 +79,7 @@ async def measure(url: str, args: argparse.Namespace) -> dict[str, float]:
         return topics.get(name)
 
     brokers = [BrokerInfo(node, {"PLAINTEXT": ("localhost", 9092)}, None, "", "serving") for node in (1, 2, 3)]
-    foreign = ForeignNames(settings.metrics_exporter_names, Brokers(lambda: brokers, lambda: brokers, str), find)
+    foreign = ForeignNames(Brokers(lambda: brokers, lambda: brokers, str), find)
     page = ClusterPage(store, settings, lambda: list(topics.values()), foreign)
     sampler = LagSampler(
         store, settings, find, assigned_partitions, lambda: "1", page if args.page else None, handover_ms=0

@@ -64,8 +64,8 @@ the name of the query. Counters start again with the process.
 
 ## Under other exporters' names
 
-`metrics_exporter_names` (default `kafka_exporter,kminion`; empty: none) exports the same values with the names, labels
-and meanings of [kafka_exporter](https://github.com/danielqsj/kafka_exporter) and
+Brokers export the same values with the names, labels and meanings of
+[kafka_exporter](https://github.com/danielqsj/kafka_exporter) and
 [kminion](https://github.com/redpanda-data/kminion), so that their dashboards (Grafana 7589; 14012, 14013, 14014),
 alerts and KEDA's Prometheus scaler work unchanged. These exporters have no organisations: groups and topics of others
 than `default` have an additional label `org`. Two differences are deliberate: lag starts at the log start, whereas

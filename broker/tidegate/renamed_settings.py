@@ -57,6 +57,7 @@ REMOVED: Final = frozenset(
         "log_tail_cache_bytes",
         "max_incremental_fetch_session_cache_slots",
         "metadata_cache_bytes",
+        "metrics_exporter_names",
         "metrics_handover_ms",
         "metrics_partitions_max",
         "mirror_pending_max",

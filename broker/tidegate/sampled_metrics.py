@@ -65,7 +65,7 @@ def sample_host(host: HostProcess | None, health: Health) -> None:
 def lag_sampler(store: Store, settings: Settings, catalog: Catalog, lease: BrokerLease) -> LagSampler:
     """The sampler of lag, with the page of cluster metrics, which the holder of the sampler's lease exports."""
     brokers = Brokers(lease.live, lease.preferred, lambda: lease.cluster_id)
-    foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+    foreign = ForeignNames(brokers, catalog.get)
     page = ClusterPage(store, settings, catalog.all_topics, foreign)
     sampler = LagSampler(
         store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page, handover_ms=HANDOVER_MS

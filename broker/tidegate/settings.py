@@ -198,12 +198,6 @@ class Settings(ProcessSettings):
         description="Maximum number of groups on /metrics, and a tenth of the maximum number of partitions; the metric "
         "tidegate_series_left_out counts the others; raise it if Prometheus can hold them",
     )
-    metrics_exporter_names: str = Field(
-        "kafka_exporter,kminion",
-        pattern=r"^((kafka_exporter|kminion)(,(kafka_exporter|kminion))*)?$",
-        description="Exporters whose metric names are exported as well, for existing dashboards; shorten it to save "
-        "series: kafka_exporter, kminion; empty: none",
-    )
     mirror_groups: bool = Field(
         True,
         description="Show groups as Redis consumer groups on the streams of partitions; default of the topic "

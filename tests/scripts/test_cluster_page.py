@@ -54,7 +54,7 @@ class ExportingBroker:
         settings = broker.settings.model_copy(update=changes)
         catalog = broker.context.catalog
         brokers = Brokers(lambda: LIVE, lambda: LIVE, lambda: "cluster-id")
-        foreign = ForeignNames(settings.metrics_exporter_names, brokers, catalog.get)
+        foreign = ForeignNames(brokers, catalog.get)
         self._broker = broker
         self.page = ClusterPage(broker.store, settings, catalog.all_topics, foreign)
         self.sampler = LagSampler(
@@ -328,16 +328,6 @@ async def test_lag_of_groups_of_other_orgs_has_their_label(broker: WholeBroker) 
     assert found.all("kafka_consumergroup_lag", consumergroup="orders", topic="t", partition="0") == {
         (): 5, (("org", "acme"),): 3,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(("chosen", "reported"), [("", ""), ("kminion", "kminion_"), ("kafka_exporter", "kafka_")])
-async def test_foreign_names_are_a_setting(broker: WholeBroker, chosen: str, reported: str) -> None:
-    await broker.create("t")
-    await broker.client().commit("t", 0)
-    found = await ExportingBroker(broker, metrics_exporter_names=chosen).scrape()
-
-    foreign = {name for name in found.names if name.startswith(("kafka_", "kminion_"))}
-    assert bool(foreign) is bool(reported) and all(name.startswith(reported) for name in foreign)
 
 
 async def test_series_are_exported_by_one_broker(broker: WholeBroker, clock: SteppedClock) -> None:

@@ -267,7 +267,7 @@ async def test_metrics_of_a_share_group(shares: ShareWorld) -> None:
     broker = shares.brokers[1]
     settings = broker.store.settings.model_copy(update={"lag_sample_interval_ms": 1_000})
     catalog = broker.catalog
-    page = ClusterPage(broker.store, settings, catalog.all_topics, ForeignNames("", LIVE, catalog.get))
+    page = ClusterPage(broker.store, settings, catalog.all_topics, ForeignNames(LIVE, catalog.get))
     sampler = LagSampler(broker.store, settings, catalog.get, assigned_partitions, lambda: "1", page, handover_ms=0)
 
     assert await sampler.sample()

@@ -73,14 +73,10 @@ class Names(Protocol):
 
 
 class ForeignNames:
-    """All exporters that the settings select."""
+    """The names of all exporters."""
 
-    def __init__(self, chosen: str, brokers: Brokers, find_topic: FindTopic) -> None:
-        made: dict[str, Callable[[], Names]] = {
-            "kafka_exporter": lambda: KafkaExporter(brokers, find_topic),
-            "kminion": lambda: Kminion(brokers),
-        }
-        self._all = [make() for name, make in made.items() if name in chosen.split(",")]
+    def __init__(self, brokers: Brokers, find_topic: FindTopic) -> None:
+        self._all: list[Names] = [KafkaExporter(brokers, find_topic), Kminion(brokers)]
         self.families = [family for one in self._all for family in one.families]
 
     def group(
