@@ -38,11 +38,6 @@ class ProcessSettings(BaseSettings):
     redis_client_key_file: str | None = Field(
         None, description="PEM key of redis_client_cert_file; set it if that file does not contain the key"
     )
-    redis_tls_check_hostname: bool = Field(
-        True,
-        description="Require that Redis's certificate names the host that the broker connects to; turn it off only "
-        "where certificates carry no host names",
-    )
     redis_sentinel_username: str | None = Field(
         None, description="User name for the sentinels; set it where they require one; default: none"
     )
@@ -302,12 +297,6 @@ class ProcessSettings(BaseSettings):
         ge=1_000,
         description="Time without a request after which a client connection is closed; lower it to free idle "
         "connections sooner",
-    )
-    connections_max_age_ms: int = Field(
-        0,
-        ge=0,
-        description="Age at which a connection is closed between two requests, varied by 20 %; set it where a load "
-        "balancer must spread clients again; 0 never closes",
     )
     connection_rebalance_window_ms: int = Field(
         60_000,

@@ -41,7 +41,6 @@ _TLS_VARIABLES: Final = {
     "ssl_ca_certs": "TIDEGATE_REDIS_CA_FILE",
     "ssl_certfile": "TIDEGATE_REDIS_CLIENT_CERT_FILE",
     "ssl_keyfile": "TIDEGATE_REDIS_CLIENT_KEY_FILE",
-    "ssl_check_hostname": "TIDEGATE_REDIS_TLS_CHECK_HOSTNAME",
 }
 """Parameters of an address -> the brokers' variables, which count where the address has none."""
 _KEPT: Final[dict[tuple[int, str, str], Client]] = {}

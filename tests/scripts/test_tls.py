@@ -101,8 +101,8 @@ async def test_certificate_must_name_the_host_unless_disabled(authority: Authori
         reported = await refusal(redis_url=elsewhere.tls_url, redis_ca_file=authority.ca_file)
         assert "IP address mismatch" in reported
 
-        lenient = {"redis_url": elsewhere.tls_url, "redis_ca_file": authority.ca_file}
-        assert await answers(**lenient, redis_tls_check_hostname=False)
+        lenient = f"{elsewhere.tls_url}?ssl_check_hostname=false"
+        assert await answers(redis_url=lenient, redis_ca_file=authority.ca_file)
     finally:
         elsewhere.stop()
 

@@ -21,8 +21,7 @@ def tls_files(settings: Settings, topology: Topology) -> dict[str, Any]:
         "ssl_ca_certs": settings.redis_ca_file or named.get("ssl_ca_certs"),
         "ssl_certfile": settings.redis_client_cert_file or named.get("ssl_certfile"),
         "ssl_keyfile": settings.redis_client_key_file or named.get("ssl_keyfile"),
-        "ssl_check_hostname": settings.redis_tls_check_hostname
-        and named.get("ssl_check_hostname", "true").lower() != "false",
+        "ssl_check_hostname": named.get("ssl_check_hostname", "true").lower() != "false",
     }
 
 
