@@ -37,7 +37,7 @@ def of_process(settings: Settings, ordinal: int, memory_limit: Callable[[], int 
     if settings.listeners is not None:
         changed["listeners"] = _listeners(settings.listeners, ordinal)
     if settings.address_mode == "direct":
-        if settings.advertised_listeners is not None and settings.listener_address_modes is None:
+        if settings.advertised_listeners is not None:
             changed["advertised_listeners"] = _listeners(settings.advertised_listeners, ordinal)
         if settings.advertised_port is not None and settings.advertised_port.isdecimal():
             changed["advertised_port"] = str(_counted(int(settings.advertised_port), ordinal))

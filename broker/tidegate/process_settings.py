@@ -82,11 +82,11 @@ class ProcessSettings(BaseSettings):
         description="Port that clients connect to; default: port; in address mode external also a template such as "
         "3000{ordinal} or 30000+{ordinal}",
     )
-    address_mode: AddressMode = Field(
+    address_mode: str = Field(
         "direct",
         description="How clients reach brokers; direct: each broker has its own address; single: all share one "
         "load-balanced address; external: the advertised address is a template with {ordinal}; change it where clients "
-        "cannot reach every broker by itself",
+        "cannot reach every broker by itself; a listener may have its own: direct,EXTERNAL:single",
     )
     listeners: str | None = Field(
         None,
@@ -102,10 +102,6 @@ class ProcessSettings(BaseSettings):
         None,
         description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL for each listener; set it for TLS or authentication: "
         "INTERNAL:PLAINTEXT,EXTERNAL:SASL_SSL; default: the listener's name",
-    )
-    listener_address_modes: str | None = Field(
-        None,
-        description="Address modes of listeners that differ from address_mode; set it for several: EXTERNAL:single",
     )
     ssl_certificate_file: str | None = Field(
         None,
@@ -254,9 +250,6 @@ class ProcessSettings(BaseSettings):
         None,
         min_length=16,
         description="Client secret of the console at the issuer; set it for a confidential client; default: PKCE alone",
-    )
-    admin_oidc_scope: str = Field(
-        "openid", description="Scopes that the console asks the issuer for; add those that the claims below need"
     )
     admin_oidc_user_claim_name: str = Field(
         "sub",

@@ -18,6 +18,7 @@ RENAMED: Final = {
     "group_share_heartbeat_interval_ms": "group_consumer_heartbeat_interval_ms",
     "group_share_session_timeout_ms": "group_consumer_session_timeout_ms",
     "lease_gone_ms": "broker_lease_timeout_ms",
+    "listener_address_modes": "address_mode",
     "offsets_topic_interval_ms": "internal_topics_interval_ms",
 }
 REMOVED: Final = frozenset(
@@ -26,6 +27,7 @@ REMOVED: Final = frozenset(
         "admin_audit_undo_bytes_max",
         "admin_connections_max",
         "admin_idle_timeout_ms",
+        "admin_oidc_scope",
         "admin_request_timeout_ms",
         "archive_cache_bytes",
         "archive_footer_cache",

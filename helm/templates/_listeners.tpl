@@ -46,7 +46,7 @@ $(POD_NAME).{{ $name }}-headless.$(POD_NAMESPACE).svc:{{ int $listener.port }}
 - { name: TIDEGATE_LISTENERS, value: {{ join "," $bound | quote }} }
 - { name: TIDEGATE_ADVERTISED_LISTENERS, value: {{ join "," $advertised | quote }} }
 - { name: TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP, value: {{ join "," $protocols | quote }} }
-- { name: TIDEGATE_LISTENER_ADDRESS_MODES, value: {{ join "," $modes | quote }} }
+- { name: TIDEGATE_ADDRESS_MODE, value: {{ join "," $modes | quote }} }
 {{- if include "tidegate.tls" . }}
 - { name: TIDEGATE_SSL_CERTIFICATE_FILE, value: /etc/tidegate/tls/tls.crt }
 - { name: TIDEGATE_SSL_KEY_FILE, value: /etc/tidegate/tls/tls.key }

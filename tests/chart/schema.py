@@ -18,7 +18,6 @@ BY_OTHER_VALUES: Final = frozenset(
         "ssl_client_ca_file", "redis_ca_file", "redis_client_cert_file", "redis_client_key_file",
         "redis_sentinel_password", "node_id", "admin_host", "admin_port", "admin_operator_token",
         "admin_operator_password", "admin_viewer_token", "shutdown_timeout_ms", "drain_notice_ms", "archive_path",
-        "listener_address_modes",
     }
 )  # fmt: skip
 """Settings of brokers that values of their own make, or that no two pods may share."""

@@ -74,7 +74,7 @@ def listeners(documents: list[Document]) -> dict[str, tuple[str, str, str, str]]
         return dict(one.split(between, 1) for one in variables[f"TIDEGATE_{variable}"].split(","))
 
     bound, reported = named("LISTENERS", "://"), named("ADVERTISED_LISTENERS", "://")
-    protocols, modes = named("LISTENER_SECURITY_PROTOCOL_MAP", ":"), named("LISTENER_ADDRESS_MODES", ":")
+    protocols, modes = named("LISTENER_SECURITY_PROTOCOL_MAP", ":"), named("ADDRESS_MODE", ":")
     return {name: (bound[name], reported[name], protocols[name], modes[name]) for name in bound}
 
 

@@ -71,7 +71,7 @@ def _simple(settings: Settings) -> Iterator[Listener]:
         settings.host,
         settings.port,
         tls,
-        _mode("PLAINTEXT", settings, _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")),
+        _mode("PLAINTEXT", *_modes(settings.address_mode)),
         settings.advertised_host,
         settings.advertised_port,
         "TIDEGATE_PORT",
@@ -85,7 +85,7 @@ def _listed(settings: Settings) -> Iterator[Listener]:
     bound = _addresses(settings.listeners or "", "LISTENERS")
     reported = _addresses(settings.advertised_listeners or "", "ADVERTISED_LISTENERS")
     protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
-    modes = _pairs(settings.listener_address_modes, "LISTENER_ADDRESS_MODES")
+    common, modes = _modes(settings.address_mode)
     for name in [*reported, *modes]:
         if name not in bound:
             raise CannotStart(f"{name} is advertised or has an address mode, and TIDEGATE_LISTENERS does not open it")
@@ -93,7 +93,7 @@ def _listed(settings: Settings) -> Iterator[Listener]:
         if not port.isdecimal() or int(port) > 65_535:
             raise CannotStart(f"TIDEGATE_LISTENERS: port {port} of {name} is not between 0 and 65535")
         announced_host, announced_port = reported.get(name, (None, None))
-        (tls, sasl), mode = _protocol(name, protocols), _mode(name, settings, modes)
+        (tls, sasl), mode = _protocol(name, protocols), _mode(name, common, modes)
         yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, "TIDEGATE_LISTENERS", sasl)
 
 
@@ -133,8 +133,17 @@ def _protocol(name: str, protocols: dict[str, str]) -> tuple[bool, bool]:
     return _PROTOCOLS[protocol]
 
 
-def _mode(name: str, settings: Settings, modes: dict[str, str]) -> AddressMode:
-    mode = modes.get(name, settings.address_mode).lower()
+def _modes(text: str) -> tuple[str, dict[str, str]]:
+    """Parse `mode,NAME:mode,...` into the mode of all listeners (default: direct), and listener -> its own mode."""
+    parts = [part.strip() for part in text.split(",")]
+    common = [part for part in parts if ":" not in part]
+    if len(common) > 1:
+        raise CannotStart(f"TIDEGATE_ADDRESS_MODE: {', '.join(common)} are several modes for all listeners")
+    return next(iter(common), "direct"), _pairs(",".join(part for part in parts if ":" in part), "ADDRESS_MODE")
+
+
+def _mode(name: str, common: str, modes: dict[str, str]) -> AddressMode:
+    mode = modes.get(name, common).lower()
     if mode not in _MODES:
-        raise CannotStart(f"TIDEGATE_LISTENER_ADDRESS_MODES: {name}:{mode} is not direct, single or external")
+        raise CannotStart(f"TIDEGATE_ADDRESS_MODE: {name}:{mode} is not direct, single or external")
     return _MODES[mode]

@@ -30,6 +30,8 @@ logger = structlog.get_logger()
 COOKIE: Final = "tidegate_login"
 LOGIN_S: Final = 600
 """How long somebody may take to log in at the issuer."""
+_SCOPE: Final = "openid profile email"
+"""The standard scopes, for the claims that name people; an issuer ignores those that it does not know."""
 _TIMEOUT_S: Final = 10.0
 _ANSWER_BYTES_MAX: Final = 1 << 20
 _DISCOVERY_MAX_AGE_S: Final = 3_600.0
@@ -76,7 +78,7 @@ class OpenIdLogin:
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": redirect_uri,
-            "scope": self._settings.admin_oidc_scope,
+            "scope": _SCOPE,
             "state": state,
             "nonce": nonce,
             "code_challenge": _unpadded(hashlib.sha256(verifier.encode()).digest()),

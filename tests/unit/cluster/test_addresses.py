@@ -52,13 +52,13 @@ def test_each_listener_has_an_address_of_its_own() -> None:
 def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
     """Inside by the pod's own name, outside by a port of its ordinal; a hostname without one does for the rest."""
     advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://k.example.org:31000+{ordinal}"
-    modes = {"listener_address_modes": "EXTERNAL:external"}
+    modes = {"address_mode": "EXTERNAL:external"}
     assert reported(**BOTH, **modes, advertised_listeners=advertised) == {
         "INTERNAL": ("10.0.0.5", 9092),
         "EXTERNAL": ("k.example.org", 31003),
     }
 
-    load_balanced = {"listener_address_modes": "external:single"}
+    load_balanced = {"address_mode": "external:single"}
     advertised = "INTERNAL://10.0.0.5:9092,EXTERNAL://lb.example.org:443"
     assert reported("laptop", **BOTH, **load_balanced, advertised_listeners=advertised)["EXTERNAL"] == (
         "lb.example.org",

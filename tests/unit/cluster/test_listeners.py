@@ -32,10 +32,12 @@ def test_listener_name_implies_the_protocol_unless_it_is_mapped() -> None:
 
 
 def test_one_load_balanced_listener_among_others() -> None:
-    values = {"listeners": "PLAINTEXT://a:1,SSL://a:2", "listener_address_modes": "SSL:single", **TLS}
+    values = {"listeners": "PLAINTEXT://a:1,SSL://a:2", "address_mode": "SSL:single", **TLS}
     assert single_listeners(Settings.model_validate(values)) == {"SSL"}
     values["address_mode"] = "single"
     assert single_listeners(Settings.model_validate(values)) == {"PLAINTEXT", "SSL"}
+    values["address_mode"] = "single, ssl:direct"
+    assert single_listeners(Settings.model_validate(values)) == {"PLAINTEXT"}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,10 @@ def test_one_load_balanced_listener_among_others() -> None:
         ({"listeners": "PLAINTEXT://a:1", "advertised_listeners": "PLAINTEXT://b:1,SSL://b:2"}, "SSL is advertised"),
         ({"listeners": "PLAINTEXT://a:1", "advertised_host": "b"}, "TIDEGATE_ADVERTISED_LISTENERS"),
         ({"advertised_listeners": "PLAINTEXT://b:1"}, "needs TIDEGATE_LISTENERS"),
-        ({"listener_address_modes": "PLAINTEXT:both"}, "PLAINTEXT:both is not direct, single or external"),
+        ({"address_mode": "PLAINTEXT:both"}, "PLAINTEXT:both is not direct, single or external"),
+        ({"address_mode": "both"}, "PLAINTEXT:both is not direct, single or external"),
+        ({"address_mode": ""}, "PLAINTEXT: is not direct, single or external"),
+        ({"address_mode": "single,direct"}, "single, direct are several modes"),
         ({"listener_security_protocol_map": "PLAINTEXT"}, "'PLAINTEXT' is not NAME:value"),
     ],
 )
