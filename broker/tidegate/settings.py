@@ -129,8 +129,9 @@ class Settings(ProcessSettings):
         """Sources in order of precedence, highest first."""
         folder = secrets_folder()
         files = [SecretsSettingsSource(settings_cls, secrets_dir=folder)] if folder is not None else []
-        sources = init_settings, env_settings, SecretFilesSource(settings_cls), *files
-        return *sources, RenamedSource(settings_cls, folder)
+        has_variables = any(name.upper().startswith("TIDEGATE_") for name in os.environ)
+        variables = [env_settings] if has_variables else []  # to look for each setting takes 6 ms
+        return init_settings, *variables, SecretFilesSource(settings_cls), *files, RenamedSource(settings_cls, folder)
 
     # -- groups
     group_min_session_timeout_ms: int = Field(
