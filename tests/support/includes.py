@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from functools import cache
 from unittest.mock import patch
 
 from tidegate.store import scripts
@@ -24,6 +25,7 @@ def replace_include(name: str, source: str | None) -> None:
         _replacements[name] = source
     if scripts.read is not _read:
         patch.object(scripts, "read", _read).start()
+        patch.object(scripts, "_with_constants", cache(scripts._with_constants)).start()  # the slow part of rendering
     scripts._render.cache_clear()
     scripts.library.cache_clear()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -51,7 +52,8 @@ def read(name: str) -> str:
     return path.read_text("utf-8")
 
 
-def constants() -> dict[str, str]:
+@cache
+def constants() -> Mapping[str, str]:
     """The constants of scripts and their texts in Lua, such as `ERROR.NONE` and `0`."""
     return {
         f"{table}.{name}": _CONTINUED.sub("", value)
@@ -74,10 +76,15 @@ def _with_includes(text: str, observed: set[str]) -> str:
     return _INCLUDE.sub(include, text)
 
 
+@cache
+def _constant() -> re.Pattern[str]:
+    tables = "|".join(sorted({name.partition(".")[0] for name in constants()}))
+    return re.compile(rf"\b(?:{tables})\.[A-Z_]+\b")
+
+
 def _with_constants(text: str) -> str:
     values = constants()
-    names = "|".join(sorted({name.partition(".")[0] for name in values}))
-    return re.sub(rf"\b(?:{names})\.[A-Z_]+\b", lambda match: values[match.group()], text)
+    return _constant().sub(lambda match: values[match.group()], text)
 
 
 @cache
