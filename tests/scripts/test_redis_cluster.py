@@ -311,8 +311,8 @@ async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.
 
             await asyncio.to_thread(own.move, slot, source)
             assert await store.command("INCR", MOVING) == 4
-            await until(lambda: removed == [added[-1]])
-            assert len(store.nodes) == 2 and added[-1].closed
+            await until(lambda: removed == [added[-1]] and added[-1].closed)
+            assert len(store.nodes) == 2
             assert store.available
         finally:
             await store.close()
