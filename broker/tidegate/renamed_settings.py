@@ -12,7 +12,6 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 RENAMED: Final = {
-    "connections_spread_ms": "connection_rebalance_window_ms",
     "drain_budget_ms": "shutdown_timeout_ms",
     "group_heartbeat_hold_max_ms": "heartbeat_delay_max_ms",
     "group_share_heartbeat_interval_ms": "group_consumer_heartbeat_interval_ms",
@@ -37,7 +36,9 @@ REMOVED: Final = frozenset(
         "connection_frame_timeout_ms",
         "connection_in_flight_max",
         "connection_out_bytes_max",
+        "connection_rebalance_window_ms",
         "connections_max_age_ms",
+        "connections_spread_ms",
         "decompressed_batch_bytes_max",
         "fetch_max_bytes",
         "fetch_wait_poll_ms",

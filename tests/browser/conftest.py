@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, async_playwright, expect
 
 from bench import stuck
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.stuck import Stage
 
 PASSWORD = "correct horse battery"
@@ -59,7 +59,7 @@ class Reader:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def stage() -> AsyncIterator[Stage]:
     """Three brokers, and groups in five kinds of trouble, of those that no load of the machine disturbs."""
-    with Cluster(brokers=3, settings=SETTINGS) as cluster:
+    with Cluster(brokers=3, settings=SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         async with Stage(cluster) as opened:
             await asyncio.gather(*(scenario(opened) for scenario in TROUBLE))
             yield opened

@@ -24,7 +24,7 @@ from confluent_kafka import Consumer
 from PIL import Image
 from playwright.async_api import Page, async_playwright
 
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.stuck import Stage
 from tests.browser.conftest import NAMES, PASSWORD, SETTINGS
 
@@ -131,7 +131,7 @@ async def worker(stage: Stage, name: str) -> None:
 @asynccontextmanager
 async def at_work() -> AsyncIterator[Stage]:
     """The cluster, after a while."""
-    with Cluster(brokers=3, settings=SETTINGS) as cluster:
+    with Cluster(brokers=3, settings=SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         await admin.start()
         await admin.create_topics([NewTopic(name, count, 1) for name, count in TOPICS.items()])

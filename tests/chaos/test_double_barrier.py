@@ -19,7 +19,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from tests.support.barriers import SHORT_MS, Group, plan, stabilize
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.members import JOIN, Member, coordinator, subscription
@@ -27,7 +27,6 @@ from tests.support.proxy import BOTH, Way
 from tests.support.wire import RawClient
 
 SETTINGS = {
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",
     "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": "500",
     "TIDEGATE_NUM_PARTITIONS": "12",
@@ -49,7 +48,7 @@ async def make_topic(address: str) -> None:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=3, settings=SETTINGS) as running:
+    with Cluster(brokers=3, settings=SETTINGS, constants=CONNECTIONS_STAY) as running:
         asyncio.run(make_topic(running.brokers[0].address))
         yield running
         assert not tracebacks(running)

@@ -172,8 +172,7 @@ def consumer(bootstrap: str) -> Any:
 
 async def test_after_the_storm_every_group_is_stable_and_its_history_whole(rng: random.Random) -> None:
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs every lost connection
-    settings = {**SETTINGS, "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "60000"}
-    with Cluster(brokers=3, settings=settings, constants=CONSTANTS) as cluster:
+    with Cluster(brokers=3, settings=SETTINGS, constants=CONSTANTS) as cluster:
         await make_topic(cluster.brokers[0].address)
         storm = Storm(cluster, rng)
         groups = {name: Group(cluster, name) for name in storm.here}

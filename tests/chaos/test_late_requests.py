@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from bench.cluster import BrokerProcess, Cluster
+from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.members import Member, module
@@ -26,7 +26,6 @@ from tests.support.wire import RawClient
 METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT = 3, 19, 20, 2, 8
 TOPIC, GROUP = "orders", "readers"
 SETTINGS = {
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
 WAKE_S = 2.0
@@ -35,7 +34,7 @@ WAKE_S = 2.0
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with Cluster(brokers=2, settings=SETTINGS) as running:
+    with Cluster(brokers=2, settings=SETTINGS, constants=CONNECTIONS_STAY) as running:
         yield running
 
 

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 from redis import Redis
 
-from bench.cluster import BrokerProcess, Cluster
+from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.support.members import Member
 from tests.support.wire import RawClient
 from tidegate.cluster.broker_lease import NODE_ID_QUARANTINE_MS
@@ -26,7 +26,6 @@ from tidegate.store.store import Store
 
 TIMEOUT_MS = 4_000
 SETTINGS = {
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     "TIDEGATE_BROKER_LEASE_TIMEOUT_MS": str(TIMEOUT_MS),
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
     "TIDEGATE_REDIS_COMMAND_TIMEOUT_MS": "2000",
@@ -43,7 +42,8 @@ def cluster() -> Iterator[Cluster]:
 
 def add(cluster: Cluster, **settings: str) -> BrokerProcess:
     own: Mapping[str, str] = {**SETTINGS, **{f"TIDEGATE_{name}": value for name, value in settings.items()}}
-    added = BrokerProcess(cluster.redis_url, Path(cluster.directory), f"broker-{len(cluster.brokers) + 1}", own)
+    name = f"broker-{len(cluster.brokers) + 1}"
+    added = BrokerProcess(cluster.redis_url, Path(cluster.directory), name, own, CONNECTIONS_STAY)
     cluster.brokers.append(added)
     added.start()
     added.wait_ready()

@@ -13,7 +13,7 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from bench.cluster import BrokerProcess, Cluster
+from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized
 from tests.support.broker_logs import tracebacks
 from tests.support.members import Member
@@ -46,9 +46,8 @@ async def test_broker_that_stays_silent_costs_no_member_its_place() -> None:
     """Members wait for it longer than their sessions, as clients do, and come to another then."""
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-        "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # this client does not connect again
     }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    with Cluster(brokers=2, settings=settings, constants=CONNECTIONS_STAY) as cluster:
         await asyncio.sleep(1)  # until they know each other
         client = await RawClient.connect(cluster.brokers[0].address)
         silent = await coordinator(client, "orders")

@@ -14,7 +14,7 @@ from collections import defaultdict
 from kio.schema.errors import ErrorCode
 
 import tidegate.app  # noqa: F401 - declares the scripts that no API does
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from tests.support.barriers import stabilize
 from tests.support.members import Member, subscription
 from tests.support.wire import RawClient
@@ -83,10 +83,9 @@ async def one_round(cluster: Cluster, store: Store, size: int) -> dict[str, list
 async def test_round_costs_at_most_three_script_calls_a_member() -> None:
     settings = {
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "1500",
-        "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # these clients do not connect again
     }
     options = ["--slowlog-log-slower-than", "0", "--slowlog-max-len", "100000"]
-    with Cluster(brokers=3, settings=settings, server_options=options) as cluster:
+    with Cluster(brokers=3, settings=settings, server_options=options, constants=CONNECTIONS_STAY) as cluster:
         store = Store(Settings(redis_url=cluster.redis_url))
         await store.start()
         for size in SIZES:

@@ -219,8 +219,7 @@ async def watch(cluster: Cluster, started: float) -> None:
 
 
 async def test_new_brokers_get_clients_and_old_ones_lose_them_without_a_rebalance() -> None:
-    spread = {"TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": os.environ.get("TIDEGATE_TEST_SPREAD_MS", "60000")}
-    with Cluster(brokers=2, settings=spread) as cluster:
+    with Cluster(brokers=2) as cluster:
         async with members_of(cluster) as members:
             watching = asyncio.create_task(watch(cluster, time.monotonic()))
             new = [cluster.add_broker(wait=False) for _ in range(3)]

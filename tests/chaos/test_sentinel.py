@@ -19,6 +19,7 @@ from tests.support.members import Member
 from tests.support.sentinels import Watched
 from tests.support.wire import RawClient
 from tidegate.app import App
+from tidegate.server import sweeping
 from tidegate.settings import Settings
 
 PATIENCE_S = 60.0
@@ -71,14 +72,15 @@ async def harmed(watched: Watched, harm: str) -> None:
             os.kill(primary.process.pid, signal.SIGCONT)
 
 
-async def test_members_survive_two_fail_overs_without_a_new_generation() -> None:
+async def test_members_survive_two_fail_overs_without_a_new_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "REBALANCE_WINDOW_MS", 0)  # the clients do not connect again
     with Watched(replicas=2) as watched:
         async with AsyncExitStack() as stack:
             addresses = []
             for _ in range(2):
                 settings = Settings(
                     redis_url=watched.url, port=free_port(), admin_port=0, group_initial_rebalance_delay_ms=0,
-                    durability="replicated:1", connection_rebalance_window_ms=0,
+                    durability="replicated:1",
                 )  # fmt: skip
                 app = App(settings)
                 stack.push_async_callback(app.close)

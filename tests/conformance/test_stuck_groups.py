@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from bench import stuck
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.stuck import SCENARIOS, Scenario, Stage
 
 pytestmark = pytest.mark.timeout(300)  # most of it goes into making the trouble
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(300)  # most of it goes into making the trouble
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
     """All the trouble at once, for it takes its time; what is said of each group, with its list entry."""
-    with Cluster(brokers=2, settings=stuck.SETTINGS) as cluster:
+    with Cluster(brokers=2, settings=stuck.SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         async with Stage(cluster) as stage, aiohttp.ClientSession(stage.admin) as http:
             groups = await asyncio.gather(*(scenario(stage) for scenario in SCENARIOS))
             found = {}

@@ -23,7 +23,7 @@ from typing import Any, Final
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.serial.errors import OutOfBoundValue
 
-from bench.cluster import REPOSITORY, Cluster
+from bench.cluster import CONNECTIONS_STAY, REPOSITORY, Cluster
 from tests.fuzz.neighbour import TOPIC as NEIGHBOUR
 from tests.fuzz.requests import TOPICS, frame
 from tests.support.broker_logs import tracebacks
@@ -41,7 +41,6 @@ LOADED_S: Final = 200.0
 PARKED_S: Final = 0.3
 SETTINGS: Final = {
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
-    "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
 }
 _NO_TIME: Final = {(api_key, "Cannot parse negative timestamp") for api_key in (38, 39, 40, 65)}
@@ -148,7 +147,7 @@ async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
     """One broker, requests for so long; `apis` restricts them to these."""
     findings = Findings()
     chosen = [api for api in load_all().values() if not apis or api.key in apis]
-    with Cluster(brokers=1, settings=SETTINGS) as cluster:
+    with Cluster(brokers=1, settings=SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         broker = cluster.brokers[0]
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         created = admin.create_topics([NewTopic(name, 3, 1) for name in (*TOPICS[:2], NEIGHBOUR)])

@@ -16,6 +16,7 @@ from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.wire import RawClient
 from tidegate.app import App
+from tidegate.server import sweeping
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -43,14 +44,14 @@ async def proxy(servers: tuple[ValkeyServer, ValkeyServer]) -> AsyncIterator[Pro
 
 
 @pytest.fixture
-async def clients(proxy: Proxy) -> AsyncIterator[list[RawClient]]:
+async def clients(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[list[RawClient]]:
     """Three connections to two brokers behind it."""
+    monkeypatch.setattr(sweeping, "REBALANCE_WINDOW_MS", 0)  # the clients do not connect again
     async with AsyncExitStack() as stack:
         ports = [free_port(), free_port()]
         for port in ports:
             settings = Settings(
                 redis_url=proxy.url, port=port, admin_port=free_port(), group_initial_rebalance_delay_ms=0,
-                connection_rebalance_window_ms=0,  # the clients do not connect again
             )  # fmt: skip
             app = App(settings)
             stack.push_async_callback(app.close)

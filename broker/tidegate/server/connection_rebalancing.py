@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+REBALANCE_WINDOW_MS: Final = 60_000
+"""Time over which a share of the connections is closed, and the shortest delay between two rebalances. With 0, in tests
+whose clients do not connect again, none is closed."""
 PAUSE_FACTOR_MAX: Final = 16
 """The delay between two rebalances starts at `pause_ms` and grows to this multiple while brokers join and leave."""
 _CALM_PAUSES: Final = 4

@@ -28,7 +28,7 @@ from tidegate.server import limits
 from tidegate.server.certificate_connection import CertificateConnection
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
-from tidegate.server.connection_rebalancing import ConnectionRebalancer
+from tidegate.server.connection_rebalancing import REBALANCE_WINDOW_MS, ConnectionRebalancer
 from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.routes import Routes, Wrap
@@ -98,9 +98,7 @@ class Server:
         self.trusted_until_s = math.inf
         """Requests are taken without a check until this time (`perf_counter`): the lease is valid, the event loop not
         stalled."""
-        self.spreading = ConnectionRebalancer(
-            self._shed_connections, self._serving, settings.connection_rebalance_window_ms
-        )
+        self.spreading = ConnectionRebalancer(self._shed_connections, self._serving, REBALANCE_WINDOW_MS)
         self.serving = True
         """Whether requests are taken; False while the broker's lease is suspect or lost."""
         self.lease_ends_s = math.inf

@@ -16,6 +16,7 @@ import structlog
 from tidegate.apis.call import Client
 from tidegate.protocol.framing import Splitter
 from tidegate.server import limits
+from tidegate.server.connection_rebalancing import REBALANCE_WINDOW_MS
 from tidegate.settings import Settings
 from tidegate.telemetry.metrics import metrics
 
@@ -96,11 +97,11 @@ class Sweeper:
             self._task = None
 
     def shed_connections(self, share: float, all_of: Callable[[str], bool] = lambda listener: False) -> None:
-        """Close this share of the connections, and all of listeners in `all_of`, over `connection_rebalance_window_ms`.
+        """Close this share of the connections, and all of listeners in `all_of`, over REBALANCE_WINDOW_MS.
 
         Their clients reconnect at once and refresh metadata and coordinators.
         """
-        spread_s, now_s = self._server.settings.connection_rebalance_window_ms / 1000, perf_counter()
+        spread_s, now_s = REBALANCE_WINDOW_MS / 1000, perf_counter()
         if not spread_s or self._server.draining.is_set():
             return
         chosen = 0

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential import epoch_allowed
 from tests.conformance.differential.messages import PEER_VERSION, build, build_by_key
@@ -40,7 +40,6 @@ _KAFKA: Final = {
     **{f"group.{kind}.assignment.interval.ms": "0" for kind in _KINDS},
     **{f"group.{kind}.assignor.offload.enable": "false" for kind in _KINDS},
 }
-_TIDEGATE: Final = {"TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0"}  # the actors do not connect again
 _GROUP: Final = 32
 """A group as a resource with configs."""
 
@@ -236,7 +235,7 @@ def _brief(value: Any) -> str:
 @contextmanager
 def running() -> Iterator[Targets]:
     """One Kafka and two brokers of Tidegate, warm. Raises PeerUnavailable where Kafka cannot be had."""
-    with KafkaPeer(_KAFKA, PEER_VERSION) as kafka, Cluster(brokers=2, settings=_TIDEGATE) as cluster:
+    with KafkaPeer(_KAFKA, PEER_VERSION) as kafka, Cluster(brokers=2, constants=CONNECTIONS_STAY) as cluster:
         targets = Targets(
             Target("kafka", (kafka.bootstrap,)), Target("tidegate", tuple(one.address for one in cluster.brokers))
         )

@@ -11,7 +11,7 @@ from typing import Any, Final
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.errors import ErrorCode
 
-from bench.cluster import Cluster
+from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential.messages import PEER_VERSION, build
 from tests.support.wire import RawClient
@@ -49,7 +49,6 @@ class Profile:
             "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": str(self.initial_rebalance_delay_ms),
             "TIDEGATE_GROUP_MAX_SIZE": str(self.group_size_max),
             "TIDEGATE_GROUP_MIN_SESSION_TIMEOUT_MS": str(self.session_timeout_ms_min),
-            "TIDEGATE_CONNECTION_REBALANCE_WINDOW_MS": "0",  # the actors do not connect again
         }
 
 
@@ -86,7 +85,7 @@ def running(profile: Profile) -> Iterator[Targets]:
     """Start both, with topics and coordinators ready. Raises PeerUnavailable where Kafka cannot be had."""
     with (
         KafkaPeer(profile.kafka, PEER_VERSION) as kafka,
-        Cluster(brokers=BROKERS, settings=profile.tidegate) as cluster,
+        Cluster(brokers=BROKERS, settings=profile.tidegate, constants=CONNECTIONS_STAY) as cluster,
     ):
         pair = Targets(
             Target("kafka", (kafka.bootstrap,)),

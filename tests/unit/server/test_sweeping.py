@@ -25,11 +25,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweeper looks at once."""
     monkeypatch.setattr(sweeping, "NOTICE_S", 0.0)
     monkeypatch.setattr(sweeping, "CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(sweeping, "REBALANCE_WINDOW_MS", 1)
 
 
 @on_both_loops
-async def test_share_of_the_connections_is_closed() -> None:
-    async with running(Handlers(), connection_rebalance_window_ms=200) as (server, _), AsyncExitStack() as clients:
+async def test_share_of_the_connections_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "REBALANCE_WINDOW_MS", 200)
+    async with running(Handlers()) as (server, _), AsyncExitStack() as clients:
         for _ in range(60):
             await clients.enter_async_context(await another(server))
         await until(lambda: len(server.connections) == 60)
@@ -41,9 +43,10 @@ async def test_share_of_the_connections_is_closed() -> None:
 
 
 @on_both_loops
-async def test_sweep_closes_all_behind_one_address_and_none_when_disabled() -> None:
+async def test_sweep_closes_all_behind_one_address_and_none_when_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     for spread_ms in (0, 100):
-        async with connected(Handlers(), connection_rebalance_window_ms=spread_ms) as (server, client):
+        monkeypatch.setattr(sweeping, "REBALANCE_WINDOW_MS", spread_ms)
+        async with connected(Handlers()) as (server, client):
             await client.ask(VERSIONS)
             server.sweeper.shed_connections(0.0, lambda listener: listener == "PLAINTEXT")
             assert len(server.sweeper._draining) == (1 if spread_ms else 0)
@@ -54,7 +57,7 @@ async def test_sweep_closes_all_behind_one_address_and_none_when_disabled() -> N
 @on_both_loops
 async def test_long_poll_is_answered_first() -> None:
     handlers = Handlers()
-    async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):
+    async with connected(handlers) as (server, client):
         sent = client.send(FETCHES)
         await until(lambda: handlers.parked)
         server.sweeper.shed_connections(1.0)
@@ -69,7 +72,7 @@ async def test_long_poll_is_answered_first() -> None:
 async def test_sweep_connection_with_a_parked_request_stays_until_its_answer() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
-    async with connected(handlers, connection_rebalance_window_ms=1) as (server, client):
+    async with connected(handlers) as (server, client):
         sent = [client.send(CREATES), client.send(VERSIONS)]
         await until(lambda: handlers.started)
         server.sweeper.shed_connections(1.0)
