@@ -198,9 +198,7 @@ are killed (`make test SUITE=outside`).
 
 A running group changes from `classic` to `consumer` and back member by member (`tests/chaos/test_group_upgrade.py`). As
 in Kafka, a classic group whose assignments carry user data is not converted: members that join with the other protocol
-get GROUP_ID_NOT_FOUND. So it was for `cooperative-sticky` with members of Java and librdkafka; `range` works. When the
-last member of KIP-848 leaves, classic members that had not reached the group's epoch may name their own until they have
-rejoined, so they commit what they read; Kafka answers ILLEGAL_GENERATION, and they read it again.
+get GROUP_ID_NOT_FOUND (`cooperative-sticky` of Java and librdkafka; `range` works).
 
 Authentication over TLS is tried with librdkafka, aiokafka, kafka-python, Java, franz-go, sarama and KafkaJS
 (`tests/conformance/test_client_logins.py`): PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER and client certificates;
@@ -211,8 +209,8 @@ Java, franz-go, sarama and KafkaJS: each consumes, transforms and produces while
 output is its input, once. aiokafka, sarama and KafkaJS commit offsets without the member's generation (KIP-447): as
 with Apache Kafka, nothing fences a member that loses a partition in the middle of a transaction.
 
-A consumer of librdkafka 2.16 can lock itself up, with any broker, when the leader of a partition is killed: two of its
-threads wait for each other, and it reads no more until its process starts again (librdkafka issue 5476).
+A consumer of librdkafka 2.16 can lock itself up, with any broker, when the leader of a partition is killed, and reads
+no more until its process starts again (librdkafka issue 5476).
 
 The libraries' own tests against brokers:
 
@@ -231,10 +229,9 @@ The first three without SASL and TLS, with `internal_topics_interval_ms=1000` an
 - sarama: one test reads from a follower, one reassigns to two replicas, one sets a broker's `log.cleaner.backoff.ms`.
   Four more need containers with Java clients.
 - kafka-go: one finds a deleted topic again, which its Metadata request has created; one waits 30 s for records that the
-  group's other reader has. Three cases more end in an error of their own helper, whatever the broker.
+  group's other reader has.
 - KafkaJS: seven need replicas, or leaders on certain brokers; five join with a rebalance timeout of 0, after which
-  Kafka 4.4 does not know the member either; five expect Kafka 2.4 (configs that it has, a transaction's offsets without
-  a check of the producer, a reply that is late); three depend on the machine (names, containers, zlib's bytes).
+  Kafka 4.4 does not know the member either; five expect Kafka 2.4; three depend on the machine.
 
 ## Kafka Streams
 
