@@ -58,6 +58,7 @@ async def test_log_55_delete_records_by_cleanup_policy(brokers: Brokers) -> None
     await brokers.create("both", cleanup_policy="compact,delete")
     await brokers.create("uncleaned", cleanup_policy="")
     assert await _delete(brokers, 0, "compacted") == (E.policy_violation, -1)
+    assert await _delete(brokers, 0, "compacted", 1) == (E.unknown_topic_or_partition, -1)
     assert await _delete(brokers, 0, "both") == (NONE, 0)
     assert await _delete(brokers, 0, "uncleaned") == (NONE, 0)
 

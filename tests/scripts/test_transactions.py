@@ -212,7 +212,7 @@ async def test_log_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
     assert [one.producer_epoch for _, one in (await brokers.fetch("t", end=2)).markers] == [32_767]
     assert await producer.try_end(True) == (NONE, new_id, 0)
     assert (await producer.try_end(False))[0] is E.invalid_txn_state
-    assert (await producer.produce("t", epoch=32_766, sequence=1))[0] is E.invalid_producer_epoch
+    assert (await producer.produce("t", epoch=32_766, sequence=1))[0] is E.invalid_producer_id_mapping
     producer.id, producer.epoch = new_id, 0
     producer.sequences.clear()
     await producer.write("t")

@@ -189,6 +189,13 @@ async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(b
     assert await broker.store.command("HEXISTS", keys.offsets, ":-1") == 0
 
 
+async def test_producer_is_checked_before_the_metadata(brokers: Brokers) -> None:
+    producer = await brokers.producer("T").init()
+    assert await producer.commit_offset("g", 1, metadata="x" * 5_000) is E.offset_metadata_too_large
+    producer.epoch = 7
+    assert await producer.commit_offset("g", 1, metadata="x" * 5_000) is E.invalid_producer_epoch
+
+
 async def test_log_84_inspection(brokers: Brokers) -> None:
     producer, idle = await brokers.producer("T").init(), await brokers.producer("U").init()
     await producer.write("t")
@@ -214,7 +221,9 @@ async def test_log_84_inspection(brokers: Brokers) -> None:
     [active] = partitions[0].active_producers
     assert (active.producer_id, active.current_txn_start_offset, active.last_sequence) == (producer.id, 0, 0)
     assert partitions[1].error_code is E.unknown_topic_or_partition
+    assert (await listed(duration_filter=10**8))[0] == {"U"}
     await producer.end(True)
+    assert (await listed(duration_filter=10**8))[0] == {"U"}  # one that is complete has the time of its begin
     described = await brokers.ask(request(65, 0, transactional_ids=("T",)))
     assert described.transaction_states[0].topics == ()
 

@@ -294,14 +294,14 @@ class Producer:
 
     async def commit_offset(
         self, group: str, offset: int, *, version: int = 5, generation: int = -1, member_id: str = "",
-        instance_id: str | None = None, topic: str | UUID | None = "t",
+        instance_id: str | None = None, topic: str | UUID | None = "t", metadata: str = "",
     ) -> ErrorCode:  # fmt: skip
         """TxnOffsetCommit of one partition; the topic by its id from version 6 on."""
         label = "topic_id" if version >= 6 else "name"
         member = {"generation_id": generation, "member_id": member_id, "group_instance_id": instance_id}
         partition = {
             "kind": "TxnOffsetCommitRequestPartition", "partition_index": 0, "committed_offset": offset,
-            "committed_leader_epoch": -1, "committed_metadata": "",
+            "committed_leader_epoch": -1, "committed_metadata": metadata,
         }  # fmt: skip
         answer = await self.brokers.ask(
             request(

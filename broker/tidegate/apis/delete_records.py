@@ -62,8 +62,6 @@ async def _topic_of(call: Call, name: str) -> Topic | KafkaError:
         return error
     if topic is None:
         return UnknownTopicOrPartition()
-    if topic.config.cleanup_policy == {"compact"}:
-        return PolicyViolation(f"{name} is compacted: cleanup.policy has no delete")
     return topic
 
 
@@ -76,6 +74,8 @@ async def _result(
             raise topic
         if not 0 <= asked.partition_index < topic.partition_count:
             raise UnknownTopicOrPartition
+        if topic.config.cleanup_policy == {"compact"}:
+            raise PolicyViolation(f"{name} is compacted: cleanup.policy has no delete")
         if asked.offset < HIGH_WATERMARK:
             raise OffsetOutOfRange
         low_watermark = await call.context.logs.partition(topic, asked.partition_index).delete_records(asked.offset)

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
-_IDLE: Final = frozenset({State.EMPTY, State.COMPLETE_ABORT, State.COMPLETE_COMMIT})
 
 
 # -- transactional ids
@@ -57,7 +56,7 @@ async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any
             continue
         if request.producer_id_filters and one.producer_id not in request.producer_id_filters:
             continue
-        if duration_ms >= 0 and one.state not in _IDLE and now_ms - one.start_ms <= duration_ms:
+        if duration_ms >= 0 and now_ms - one.start_ms <= duration_ms:
             continue
         transactional_id = one.transactional_id
         if (pattern is None or pattern.fullmatch(transactional_id)) and _may_describe(call, transactional_id):

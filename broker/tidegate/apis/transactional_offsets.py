@@ -83,7 +83,8 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
 
     def result(asked: Any, index: int) -> ErrorCode:
         own = codes[asked.topic_id if by_id else asked.name, index]
-        return code if own is ErrorCode.none else own
+        is_checked_last = own is OffsetMetadataTooLarge.code and code is not ErrorCode.none
+        return code if own is ErrorCode.none or is_checked_last else own
 
     return Fields(
         throttle_time=NO_TIME,

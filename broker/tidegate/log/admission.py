@@ -128,11 +128,11 @@ class Admission:
                 item.proved = False  # another broker may append the predecessor
                 self._appends.later(min(_GAP_REFRESH_S, item.gap_until - now))
                 return False
-            return self._accepts_after_gap(item, verdict)
-        self._appends.done(item, REFUSALS[verdict]())
+            return self._accepts_after_gap(view, item, verdict)
+        self._refuse(view, item, verdict)
         return False
 
-    def _accepts_after_gap(self, item: QueuedBatch, verdict: Verdict) -> bool:
+    def _accepts_after_gap(self, view: LogState, item: QueuedBatch, verdict: Verdict) -> bool:
         answer = self._appends.unresolved.answer_behind(item, self._log.loop.time())
         if answer is None and verdict is Verdict.UNKNOWN_GAP:
             if not self._log.store.outage.recently_recovered:
@@ -141,8 +141,17 @@ class Admission:
         if answer is not None:
             self._appends.give_up(item, answer)
         else:
-            self._appends.done(item, REFUSALS[verdict]())
+            self._refuse(view, item, verdict)
         return False
+
+    def _refuse(self, view: LogState, item: QueuedBatch, verdict: Verdict) -> None:
+        """Answer with the coordinator's error if it refuses the batch too: that one is checked first, as by Kafka."""
+        state, transaction = view.producers.get(item.batch.producer_id), item.transaction
+        is_open = state is not None and state.transaction_start >= 0 and state.epoch == item.batch.producer_epoch
+        if transaction is None or is_open or transaction.confirmed_view is not None:
+            self._appends.done(item, REFUSALS[verdict]())
+        else:
+            self._ask(view, item, transaction, (-1, -1) if state is None else (state.epoch, state.ended_ms))
 
     def _answer_duplicate(self, view: LogState, item: QueuedBatch) -> None:
         batch = item.batch

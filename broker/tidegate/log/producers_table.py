@@ -43,7 +43,9 @@ class ProducerState(NamedTuple):
 
     @property
     def last_timestamp(self) -> int:
-        """The newest of its last batch and its last marker, ms."""
+        """The newest of its last batch and its last marker, ms; of its last batch while its transaction is open."""
+        if self.transaction_start >= 0 and self.batches:
+            return self.batches[-1].timestamp
         newest = max(self.batches[-1].timestamp if self.batches else -1, self.ended_ms)
         return newest if newest >= 0 else self.last_active_ms
 

@@ -70,9 +70,9 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
     area = batch.buffer[HEADER_BYTES:]
     if codec:
         area = memoryview(decompress(codec, area, opened_bytes_max))
-        if rules.record_bytes_max is not None:
-            check_sizes(area, batch.record_count, rules.record_bytes_max)
     try:
+        if codec and rules.record_bytes_max is not None:
+            check_sizes(area, batch.record_count, rules.record_bytes_max)
         check_records(area, batch.record_count)
     except IndexError as error:
         raise InvalidRecord(_CUT) from error

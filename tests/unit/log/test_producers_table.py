@@ -11,6 +11,7 @@ from tidegate.log.producers_table import (
     ProducerState,
     Verdict,
     advance,
+    end_transaction,
     find_duplicate,
     from_text,
     judge,
@@ -59,6 +60,13 @@ def test_last_five_batches_are_known_and_no_more() -> None:
     assert [batch.base_sequence for batch in state.batches] == [2, 3, 4, 5, 6]
     assert find_duplicate(state, 3, 2, 0) == AppendedBatch(2, 2, 20, 1_002)
     assert judge(state, 3, 1, 0) is Verdict.BEHIND
+
+
+def test_last_timestamp_is_of_the_batch_behind_a_marker() -> None:
+    marked = end_transaction(after((0, 0)), 3, 9_000, 0, 9_000)
+    state = advance(marked, 3, 1, 0, 20, 2_000, 9_001, transactional=True)
+
+    assert (marked.last_timestamp, state.last_timestamp) == (9_000, 2_000)
 
 
 def test_newer_epoch_clears_the_window() -> None:

@@ -38,6 +38,14 @@ def with_area(area: bytes, count: int, codec: int = Codec.NONE) -> Batch:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_truncated_records_are_refused_within_a_limit(codec: int) -> None:
+    batch = with_area(compress(codec, b""), 1, codec)
+
+    with pytest.raises(InvalidRecord):
+        open_and_check(batch, RULES._replace(record_bytes_max=100), BYTES_MAX)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_open_inline_garbage_instead_of_compressed_records_is_corrupt(codec: Codec):
     with pytest.raises(CorruptMessage):
         open_inline(with_area(b"\xd9garbage" * 9, 3, codec), RULES, BYTES_MAX)
