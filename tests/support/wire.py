@@ -7,11 +7,15 @@ import contextlib
 import io
 import struct
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from kio.serial import entity_reader, entity_writer
 
+from tidegate.protocol.schema_walk import plan_of
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
+
+_DESCRIBE_TRANSACTIONS: Final = 65
+"""A transaction that has not begun has the time -1, which kio does not read; it is read as 0."""
 
 
 @cache
@@ -56,6 +60,9 @@ def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]
     if _answer_header(api_key, version) == 1:
         assert frame[4] == 0, "response header carries tags"
         offset = 5
+    if api_key == _DESCRIBE_TRANSACTIONS:
+        plan = plan_of(load_response_schema(api_key, version))
+        frame = frame[:offset] + plan.rewrite(frame, offset, len(frame))
     response, size = _reader(api_key, version)(frame, offset)
     assert offset + size == len(frame), f"{len(frame) - offset - size} bytes left over"
     return correlation_id, response

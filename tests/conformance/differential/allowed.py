@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.conformance.differential import epoch_allowed, tested
+from tests.conformance.differential import epoch_allowed, log_allowed, tested
 from tests.conformance.differential.messages import PEER_VERSION
 from tests.conformance.differential.observed import PARKED, Allowed, Difference
 
@@ -326,15 +326,17 @@ RULES: Final = tuple(rule for rule in _ALL if not rule.until or PEER_VERSION.spl
 def markdown() -> str:
     """docs/differences.md."""
     rows = [f"| {rule.where} | {rule.kafka} | {rule.tidegate} | {rule.reason} |" for rule in _ALL if not rule.until]
-    return "\n".join([*_HEAD, *rows, *_EPOCH_HEAD, *epoch_allowed.rows(), *_TESTED_HEAD, *tested.rows(), ""])
+    sections = [*_EPOCH_HEAD, *epoch_allowed.rows(), *_LOG_HEAD, *log_allowed.rows(), *_TESTED_HEAD, *tested.rows()]
+    return "\n".join([*_HEAD, *rows, *sections, ""])
 
 
 _HEAD: Final = (
     "# Differences from Apache Kafka",
     "",
-    "The group APIs are compared with Apache Kafka 4.4.0, answer by answer: `make test SUITE=peers`. Every difference",
-    "that is meant is below; any other one fails that run, and so does one of these that does not show any more. The",
-    "page is written by `make docs` from the table that the comparison uses.",
+    "Groups, the log and transactions are compared with Apache Kafka 4.4.0, answer by answer, by random and by",
+    "scripted conversations: `make test SUITE=peers`. Every difference that is meant is below; any other one fails",
+    "that run, and so does one of these that does not show any more. The page is written by `make docs` from the table",
+    "that the comparison uses.",
     "",
     "| Where | Kafka 4.4.0 | Tidegate | Why |",
     "|---|---|---|---|",
@@ -348,11 +350,20 @@ _EPOCH_HEAD: Final = (
     "| Where | Kafka 4.4.0 | Tidegate | Why |",
     "|---|---|---|---|",
 )
+_LOG_HEAD: Final = (
+    "",
+    "## Log and transactions",
+    "",
+    "Compared in the same way, by random conversations.",
+    "",
+    "| Where | Kafka 4.4.0 | Tidegate | Why |",
+    "|---|---|---|---|",
+)
 _TESTED_HEAD: Final = (
     "",
-    "## Log, security and quotas",
+    "## Other differences",
     "",
-    "Seen on Apache Kafka 4.4.0; the test below `tests/` shows what Tidegate does.",
+    "Seen on Apache Kafka 4.4.0 besides those conversations; the test below `tests/` shows what Tidegate does.",
     "",
     "| Where | Kafka | Tidegate | Why | Test |",
     "|---|---|---|---|---|",

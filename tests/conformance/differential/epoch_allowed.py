@@ -9,11 +9,6 @@ from tests.conformance.differential.observed import ABSENT, Allowed, Difference
 from tests.conformance.differential.threads import task_ids
 
 
-def find(difference: Difference) -> Allowed | None:
-    """The rule that allows it, if any."""
-    return next((rule for rule in RULES if rule.matches(difference)), None)
-
-
 def _codes(difference: Difference) -> list[Any]:
     return [whole.get("error_code") for whole in difference.whole]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.conformance.differential.epoch_conversation import TOPICS, Conversation
+from tests.conformance.differential.lockstep import TOPICS, Conversation
 
 _STEPS: Final = (20, 45)
 _UNCHANGED: Final = {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.conformance.differential.deliveries import Deliveries
-from tests.conformance.differential.epoch_conversation import Conversation, Target, make_topics
+from tests.conformance.differential.lockstep import Conversation, Target, make_topics
 from tests.conformance.differential.messages import build_by_key
 from tests.support.logs import batch_bytes
 from tests.support.wire import RawClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tests.conformance.differential.epoch_conversation import Conversation, resolved
+from tests.conformance.differential.lockstep import Conversation, resolved
 from tests.conformance.differential.threads import NO_TASKS, Thread, Threads
 
 _STEPS: Final = (20, 45)

@@ -1,4 +1,4 @@
-"""Meant differences of the log, security and quotas, which the comparison does not show: each names its test."""
+"""Meant differences that the comparison does not show: each names its test."""
 
 from __future__ import annotations
 
@@ -18,41 +18,6 @@ class Tested:
 
 
 TESTED: Final = (
-    Tested(
-        "Produce",
-        "a partition that one topic entry names twice: only the last batch is appended, one reply",
-        "every batch is appended and has its reply",
-        "no record is lost that a client sent",
-        "scripts/test_log_scenarios.py::test_log_131_repeats_in_one_request",
-    ),
-    Tested(
-        "Produce",
-        "a refused batch: `log_start_offset` is the log's",
-        "-1",
-        "clients read it of accepted batches only",
-        "scripts/test_log_scenarios.py::test_log_29_counts_and_control_bit",
-    ),
-    Tested(
-        "Produce",
-        "a batch with CreateTime that is sent again: its newest record time as `log_append_time`",
-        "-1, as the first time",
-        "the topic has no append time",
-        "scripts/test_log_scenarios.py::test_log_130_the_time_of_a_duplicate",
-    ),
-    Tested(
-        "Produce",
-        "record offsets with gaps: stored as they are, in a compressed batch UNKNOWN_SERVER_ERROR",
-        "INVALID_RECORD",
-        "a consumer would skip the offsets between; the client learns which record is wrong",
-        "scripts/test_log_scenarios.py::test_log_125_wrong_offset_deltas",
-    ),
-    Tested(
-        "Produce",
-        "records that their codec cannot decompress, and unknown codecs: UNKNOWN_SERVER_ERROR",
-        "CORRUPT_MESSAGE",
-        "clients send the batch again: it may be damaged",
-        "scripts/test_log_scenarios.py::test_log_126_bad_compression",
-    ),
     Tested(
         "Produce",
         "the sixth last batch of a producer, sent again: OUT_OF_ORDER_SEQUENCE_NUMBER",

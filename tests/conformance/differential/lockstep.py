@@ -1,7 +1,8 @@
-"""Conversations about groups whose members have epochs (KIP-848, KIP-932, KIP-1071), held with both targets in step.
+"""Conversations held with both targets in step: each step is one request to both, and the comparison of two answers.
 
-Nothing is parked in such groups and clients choose their member ids, so each step is one request to both and the
-comparison of two answers, field by field. A difference that `epoch_allowed` does not name ends the conversation.
+That suits groups whose members have epochs (KIP-848, KIP-932, KIP-1071), for nothing is parked in them and clients
+choose their member ids, and the log with its transactions. A difference that no rule of the kind's names ends the
+conversation.
 """
 
 from __future__ import annotations
@@ -10,26 +11,30 @@ import asyncio
 import base64
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 from uuid import UUID, uuid4
 
 from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
-from tests.conformance.differential import epoch_allowed
 from tests.conformance.differential.messages import PEER_VERSION, build, build_by_key
-from tests.conformance.differential.observed import Difference, Tally, compare
+from tests.conformance.differential.observed import Allowed, Difference, Tally, compare
 from tests.support.wire import RawClient
 
 TOPICS: Final = {"t4": 4, "t2": 2, "t1": 1}
 """The topics of every conversation, with their partitions."""
-NOT_COMPARED: Final = frozenset({"error_message", "acknowledge_error_message", "throttle_time", "status_detail"})
+NOT_COMPARED: Final = frozenset({
+    "error_message", "acknowledge_error_message", "batch_index_error_message", "throttle_time", "status_detail",
+})  # fmt: skip
+_ORDERED: Final = frozenset({"aborted_transactions"})
+"""Arrays whose order is compared."""
 _SHOWN_STEPS: Final = 14
-_SHOWN_CHARACTERS: Final = 700
+_SHOWN_CHARACTERS: Final = 900
 _WARM_S: Final = 60.0
 _KINDS: Final = ("consumer", "share", "streams")
 _KAFKA: Final = {
@@ -39,6 +44,8 @@ _KAFKA: Final = {
     "group.streams.initial.rebalance.delay.ms": "0",
     **{f"group.{kind}.assignment.interval.ms": "0" for kind in _KINDS},
     **{f"group.{kind}.assignor.offload.enable": "false" for kind in _KINDS},
+    "transaction.state.log.num.partitions": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 _GROUP: Final = 32
 """A group as a resource with configs."""
@@ -75,8 +82,8 @@ class Ended(Exception):
 class Conversation:
     """One seed: a group, and what its members and an administrator ask both."""
 
-    def __init__(self, kind: str, seed: int, targets: Targets) -> None:
-        self.name, self.targets = f"{kind} {seed}", targets
+    def __init__(self, kind: str, seed: int, targets: Targets, rules: Sequence[Allowed]) -> None:
+        self.name, self.targets, self.rules = f"{kind} {seed}", targets, rules
         self.chance = random.Random(self.name)
         self.group = f"{kind}-{seed}-{uuid4().hex[:8]}"
         self.tally, self.found, self.allowed = Tally(), list[Difference](), Counter[str]()
@@ -92,36 +99,45 @@ class Conversation:
 
         `note` says what allowed differences must know of the request. Raises Ended.
         """
-        clients = await self._connected(actor)
+        clients = await self.connected(actor)
         values = {"group_id": self.group, **values}
         plain = [resolved(values, target) for target in self.targets]
         requests = [build_by_key(key, version, one) for one in plain]
         api = type(requests[0]).__name__.removesuffix("Request")
-        answers = await asyncio.gather(*(client.ask(one) for client, one in zip(clients, requests, strict=True)))
-        self.last = {target.name: _tree("", one, target) for one, target in zip(answers, self.targets, strict=True)}
+        await self.answered(api, clients, requests)
         kafka, tidegate = self.last.values()
         shown = named(plain[0], self.targets.kafka)
         self.transcript.append(f"{actor} -> {api} v{version} {_brief(shown)}\n    {_brief(kafka)}")
         self._judge(api, version, note, kafka, tidegate)
         return kafka
 
-    async def _connected(self, actor: str) -> tuple[RawClient, ...]:
+    async def answered(self, api: str, clients: Sequence[RawClient], requests: Sequence[Any]) -> None:
+        """Send each target its request; `last` has the answers."""
+        answers = await asyncio.gather(*(client.ask(one) for client, one in zip(clients, requests, strict=True)))
+        pairs = zip(answers, self.targets, strict=True)
+        self.last = {target.name: tree("", one, partial(self.leaf, target)) for one, target in pairs}
+
+    def leaf(self, target: Target, name: str, value: Any) -> Any:
+        """A field's value without what is the target's own."""
+        return leaf(target, name, value)
+
+    def find(self, difference: Difference) -> Allowed | None:
+        """The rule that allows it, if any."""
+        return next((rule for rule in self.rules if rule.matches(difference)), None)
+
+    async def connected(self, actor: str) -> tuple[RawClient, ...]:
         if actor not in self._clients:
-            addresses = [self.chance.choice(one.addresses) for one in self.targets]
+            addresses = [self.address(actor, one) for one in self.targets]
             self._clients[actor] = tuple([await RawClient.connect(address, actor) for address in addresses])
         return self._clients[actor]
 
     def _judge(self, api: str, version: int, note: str, kafka: Any, tidegate: Any) -> None:
-        count, unlike = compare(_counted(kafka), _counted(tidegate))
+        count, differences = self.unlike(api, version, note, kafka, tidegate)
         self.tally.steps += 1
         self.tally.fields += count
         self.tally.answers[f"{api} v{version}"] += 1
-        self.tally.cases.add((self.name.split()[0], api, _codes(kafka)))
-        step, whole = self.tally.steps, (kafka, tidegate)
-        differences = [
-            Difference(self.name, step, api, version, *values, note, whole=whole, known=self.known) for values in unlike
-        ]
-        rules = [(one, epoch_allowed.find(one)) for one in differences]
+        self.tally.cases.add((self.name.split()[0], api, codes(kafka)))
+        rules = [(one, self.find(one)) for one in differences]
         for rule in {rule for _, rule in rules if rule is not None}:
             self.allowed[rule.key] += 1
         lasting = any(rule is not None and rule.lasts for _, rule in rules)
@@ -131,6 +147,18 @@ class Conversation:
             self.transcript.append(f"    ... tidegate: {_brief(tidegate)}")
         if lasting or self.found:
             raise Ended
+
+    def address(self, actor: str, target: Target) -> str:
+        """The broker that an actor asks."""
+        return self.chance.choice(target.addresses)
+
+    def unlike(self, api: str, version: int, note: str, kafka: Any, tidegate: Any) -> tuple[int, list[Difference]]:
+        """How many fields were compared, and those that differ."""
+        count, unlike = compare(_counted(kafka), _counted(tidegate))
+        step, whole = self.tally.steps + 1, (kafka, tidegate)
+        return count, [
+            Difference(self.name, step, api, version, *values, note, whole=whole, known=self.known) for values in unlike
+        ]
 
     async def configure(self, **configs: str) -> None:
         """Set configs of the group, dots being underscores here."""
@@ -168,17 +196,24 @@ def named(value: Any, target: Target) -> Any:
         return {name: named(own, target) for name, own in value.items() if own not in (None, -1)}
     if isinstance(value, list | tuple):
         return [named(one, target) for one in value]
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes"
     return target.name_of(value) if isinstance(value, UUID) else value
 
 
-def _tree(name: str, value: Any, target: Target) -> Any:
-    """An answer without what is each target's own; arrays, whose order means nothing, are sorted."""
+def tree(name: str, value: Any, leaf_of: Callable[[str, Any], Any]) -> Any:
+    """An answer as plain values; arrays whose order means nothing are sorted."""
     if is_dataclass(value):
         every = ((one.name, getattr(value, one.name)) for one in fields(value))
-        return {one: _tree(one, own, target) for one, own in every if one not in NOT_COMPARED}
+        return {one: tree(one, own, leaf_of) for one, own in every if one not in NOT_COMPARED}
     if isinstance(value, tuple):
-        shown = [_tree(name, one, target) for one in value]
-        return sorted((one for one in shown if not _has_no_news(one)), key=repr)
+        shown = [tree(name, one, leaf_of) for one in value]
+        return shown if name in _ORDERED else sorted((one for one in shown if not _has_no_news(one)), key=repr)
+    return leaf_of(name, value)
+
+
+def leaf(target: Target, name: str, value: Any) -> Any:
+    """A value by a name that both targets share."""
     if name == "topic_id":
         return target.name_of(value)
     if isinstance(value, Enum):
@@ -216,13 +251,13 @@ def _has_no_news(one: Any) -> bool:
     return one.keys() == {"topic_id", "partitions"} and one["partitions"] == []
 
 
-def _codes(tree: Any) -> str:
+def codes(tree: Any) -> str:
     """All error codes of an answer."""
     if isinstance(tree, dict):
         own = {str(value) for name, value in tree.items() if name.endswith("error_code")}
-        inner = {code for value in tree.values() for code in _codes(value).split("+")}
+        inner = {code for value in tree.values() for code in codes(value).split("+")}
         return "+".join(sorted((own | inner) - {""}))
-    return "+".join(sorted({code for one in tree for code in _codes(one).split("+")})) if isinstance(tree, list) else ""
+    return "+".join(sorted({code for one in tree for code in codes(one).split("+")})) if isinstance(tree, list) else ""
 
 
 def _brief(value: Any) -> str:
@@ -248,11 +283,15 @@ async def _warm(targets: Targets) -> None:
     await make_topics(targets, TOPICS)
     share_partition = f"warm:{base64.urlsafe_b64encode(targets.kafka.topics['t1'].bytes).decode().rstrip('=')}:0"
     async with await RawClient.connect(targets.kafka.addresses[0]) as client, asyncio.timeout(_WARM_S):
-        for key_type, key in ((0, "warm"), (2, share_partition)):
+        for key_type, key in ((0, "warm"), (1, "warm"), (2, share_partition)):
             found = build("FindCoordinator", 6, {"key_type": key_type, "coordinator_keys": (key,)})
             await _until(client, found, lambda answer: answer.coordinators[0].error_code.name == "none")
         fetch = build("OffsetFetch", 5, {"group_id": "warm", "topics": []})
         await _until(client, fetch, lambda answer: answer.error_code.name == "none")
+    init = {"transactional_id": None, "transaction_timeout": 1_000, "producer_id": -1, "producer_epoch": -1}
+    for target in targets:  # answers without a producer have the id 0, so nobody has it
+        async with await RawClient.connect(target.addresses[0]) as client, asyncio.timeout(_WARM_S):
+            await _until(client, build_by_key(22, 4, init), lambda answer: answer.producer_id >= 0)
 
 
 async def _until(client: RawClient, request: Any, is_good: Callable[[Any], bool]) -> None:

@@ -1,0 +1,42 @@
+"""The log and transactions are answered as Apache Kafka 4.4 answers them, but for what is allowed.
+
+Not compared: CreateTopics, CreatePartitions and configs that are refused; damage to batches that Kafka repairs where it
+writes them anew (`log_batches`); transactional batches that are wrong in two ways at once, or sent again after their
+transaction's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pytest
+
+from tests.conformance.differential.lockstep_runs import Kind, Run, check_allowance, runs_of
+from tests.conformance.differential.log_allowed import RULES
+from tests.conformance.differential.log_conversation import Conversation
+from tests.conformance.differential.log_transactions import transactions_conversation
+from tests.conformance.differential.log_walk import log_conversation
+
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(1_200)]
+
+# Kafka's broker verifies the batches of several producers in one request, and answers all as the first one's version.
+KINDS: Final[Mapping[str, Kind]] = {
+    "log": Kind(log_conversation, RULES, Conversation),
+    "transactions": Kind(transactions_conversation, RULES, Conversation, enough=64, at_once=1),
+}
+
+
+@pytest.fixture(scope="module")
+def runs() -> Iterator[Mapping[str, Run]]:
+    yield from runs_of(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_conversations(runs: Mapping[str, Run], kind: str) -> None:
+    runs[kind].check()
+
+
+@pytest.mark.parametrize("key", [rule.key for rule in RULES])
+def test_allowed_difference_shows(runs: Mapping[str, Run], key: str) -> None:
+    check_allowance(runs, key)
