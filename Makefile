@@ -105,7 +105,7 @@ image-tools: # buildah and mmdebstrap from Debian, where no docker answers and t
 
 PYTEST := $(BIN)/pytest -q
 PARALLEL := -n $(WORKERS) --dist worksteal
-QUICK := tests/simulation tests/cost tests/conformance --ignore-glob='tests/conformance/test_compose*' tests/model tests/scripts tests/unit
+QUICK := tests/model tests/simulation tests/cost tests/conformance --ignore-glob='tests/conformance/test_compose*' tests/scripts tests/unit
 ROUND_TRIP := tests/spark/test_topic_source.py::test_batch_queries_and_their_filters
 SPARK_CLUSTER := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
 

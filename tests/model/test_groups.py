@@ -12,7 +12,7 @@ from tests.support import clock as stepped
 from tests.support.machines import run_machine
 from tests.support.valkey import ValkeyServer
 
-RUNS = int(os.environ.get("TIDEGATE_LIVES", "250"))
+RUNS = int(os.environ.get("TIDEGATE_LIVES", "125"))
 RUNS_AT_ONCE = 1_000
 """Each thousand has a seed of its own: Hypothesis remembers all that it tried with one."""
 STEPS_MAX = 40

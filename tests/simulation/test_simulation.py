@@ -48,19 +48,13 @@ def test_simulation_checks_every_promise(seed: int) -> None:
     assert counted(run, "partition-hours simulated") > 2.3
     assert counted(run, "records acknowledged") > 2_000
     assert counted(run, "records read") >= 2 * counted(run, "records acknowledged")
-
-
-def test_heartbeats_are_delayed_and_released() -> None:
-    run = simulate("--seed", "12", "--groups", "40", "--hours", "0.1")
-
-    assert run.returncode == 0, run.stdout + run.stderr
     assert counted(run, "seconds that heartbeats were held") > 3_600
     for reason, least in {"ended": 1_000, "request": 100, "rebalance": 20, "closed": 1}.items():
         assert counted(run, f"heartbeats held until: {reason}") >= least, run.stdout
 
 
 def test_two_runs_of_a_seed_are_the_same_run() -> None:
-    options = ("--seed", "4", "--groups", "20", "--hours", "0.06")
+    options = ("--seed", "4", "--groups", "10", "--partitions", "12", "--hours", "0.05")
 
     first, second = simulate(*options, hash_seed="1"), simulate(*options, hash_seed="2")
 
@@ -70,7 +64,7 @@ def test_two_runs_of_a_seed_are_the_same_run() -> None:
 
 
 def test_another_seed_is_another_run() -> None:
-    options = ("--groups", "3", "--hours", "0.03")
+    options = ("--groups", "3", "--partitions", "4", "--hours", "0.02")
 
     traces = {tuple(re.findall(r"trace (\w+)", simulate("--seed", seed, *options).stdout)) for seed in ("1", "2")}
 
