@@ -291,6 +291,12 @@ class ProcessSettings(BaseSettings):
         description="Time without a request after which a client connection is closed; lower it to free idle "
         "connections sooner",
     )
+    connections_max_age_ms: int = Field(
+        0,
+        ge=0,
+        description="Age at which a connection is closed between two requests, varied by 20 %; set it where a load "
+        "balancer must spread clients again; 0 never closes",
+    )
     memory_max: int = Field(
         0,
         ge=0,

@@ -37,7 +37,6 @@ REMOVED: Final = frozenset(
         "connection_in_flight_max",
         "connection_out_bytes_max",
         "connection_rebalance_window_ms",
-        "connections_max_age_ms",
         "connections_spread_ms",
         "decompressed_batch_bytes_max",
         "fetch_max_bytes",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections import deque
 from functools import partial
 from time import perf_counter
@@ -62,7 +63,9 @@ class Connection(Muting, asyncio.BufferedProtocol):
         """Replies for the next write."""
         self._reading = self._scheduled = self._starting = self._paused = False
         self._closing = self._draining = self._ended = self.closed = False
-        self.last_active_s = perf_counter()
+        self.last_active_s = self.opened_s = perf_counter()
+        self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
+        """Position of this connection in the jitter of the maximum age, -1 to 1."""
 
     # -- callbacks of the transport
 

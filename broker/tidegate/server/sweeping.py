@@ -26,6 +26,7 @@ CHECK_INTERVAL_S: Final = 1.0
 SWEEP_INTERVAL_S: Final = 5.0
 FRAME_BYTES_PER_S_MIN: Final = 32 * 1024
 """Minimum rate of a request after `limits.FRAME_TIMEOUT_S`: 100 MiB arrive in less than an hour."""
+AGE_JITTER: Final = 0.2
 NOTICE_S: Final = 2.0
 """Delay before clients are redirected to a new broker, s: the other brokers need it to refresh their registry."""
 
@@ -51,8 +52,10 @@ class SweptConnection(Protocol):
     client: Client
     splitter: Splitter
     last_active_s: float
+    opened_s: float
     taken_s: float
     half_since_s: float
+    jitter: float
 
     @property
     def state(self) -> ConnectionState:
@@ -152,7 +155,7 @@ class Sweeper:
         return overdue_s * FRAME_BYTES_PER_S_MIN > connection.splitter.received
 
     def sweep(self, connection: SweptConnection, now_s: float) -> None:
-        """Close a connection that is stuck or idle."""
+        """Close a connection that is stuck, idle or too old."""
         settings, state = self._server.settings, connection.state
         silent_ms = (now_s - connection.last_active_s) * 1000
         if state is ConnectionState.READING:
@@ -163,5 +166,8 @@ class Sweeper:
         elif state is ConnectionState.BLOCKED_ON_WRITE:
             if silent_ms > settings.connections_max_idle_ms:
                 connection.drop_connection("does not read its answers")
-        elif state is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms:
-            connection.drain()
+        elif state is not ConnectionState.WAITING:
+            idle = state is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms
+            age_ms_max = settings.connections_max_age_ms * (1 + AGE_JITTER * connection.jitter)
+            if idle or (age_ms_max and (now_s - connection.opened_s) * 1000 > age_ms_max):
+                connection.drain()

@@ -153,6 +153,19 @@ async def test_request_that_stops_in_its_middle_ends_the_connection(monkeypatch:
 
 
 @on_both_loops
+async def test_old_connection_is_closed_between_requests() -> None:
+    handlers = Handlers()
+    settings = {"connections_max_idle_ms": 1000, "connections_max_age_ms": 300}
+    async with connected(handlers, **settings) as (server, busy), await another(server) as parked:
+        fetch = parked.send(FETCHES)
+        await busy.ask(HEARTBEAT_REQUEST)
+        assert await closed(busy) == b""
+        handlers.answer_fetch(handlers.parked[0])
+        assert (await parked.receive())[0] == fetch
+        assert await closed(parked) == b""
+
+
+@on_both_loops
 async def test_client_that_never_reads_is_aborted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB

@@ -106,9 +106,9 @@ async def test_delayed_reply_is_dropped_with_its_connection() -> None:
 
 
 @on_both_loops
-async def test_delayed_reply_idle_connection_is_closed_despite_one() -> None:
+async def test_delayed_reply_old_connection_is_closed_despite_one() -> None:
     handlers = Keeping()
-    async with connected(handlers, connections_max_idle_ms=30_000) as (server, client):
+    async with connected(handlers, connections_max_age_ms=30_000) as (server, client):
         sent = client.send(HEARTBEATS)
         await until(lambda: handlers.keeper.is_delayed)
         (connection,) = server.connections
@@ -123,7 +123,7 @@ async def test_delayed_reply_idle_connection_is_closed_despite_one() -> None:
 async def test_delayed_reply_request_parked_behind_an_answered_one_is_not_recycled() -> None:
     handlers = Keeping()
     handlers.cold_gate.clear()
-    async with connected(handlers, connections_max_idle_ms=30_000) as (server, client):
+    async with connected(handlers, connections_max_age_ms=30_000) as (server, client):
         sent = [client.send(HEARTBEATS), client.send(CREATES)]
         await until(lambda: "create_topics" in handlers.started)
         (connection,) = server.connections
