@@ -136,6 +136,7 @@ async def test_client_metrics_configs(brokers: Brokers) -> None:
     assert await _alter(brokers, "s", ("nope", SET, "1")) is E.invalid_request
     assert await _alter(brokers, "s", ("match", SET, "nope=x")) is E.invalid_config
     assert await _alter(brokers, "s", ("match", SET, "client_id=(")) is E.invalid_config
+    assert await _alter(brokers, "s", ("match", SET, r"client_id=(a)\1")) is E.invalid_config  # not one of RE2
     assert await _alter(brokers, "s", ("interval.ms", APPEND, "1")) is E.invalid_config
     assert await _alter(brokers, "", ("interval.ms", SET, "1000")) is E.invalid_request
     assert await _alter(brokers, "s", ("metrics", SET, "a."), ("interval.ms", SET, " 1000 ")) is NONE

@@ -11,6 +11,7 @@ import pytest
 from tests.support.consumer_wire import Wire, code, wire_of
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
 from tests.support.valkey import ValkeyServer
+from tidegate import regular_expressions
 from tidegate.groups.consumer import topic_view
 
 
@@ -103,7 +104,7 @@ async def test_stored_pattern_that_is_refused_now_matches_nothing(
 ) -> None:
     a, b = by_regex(consumers, "a", "t4.*"), consumers.peer("b", "t1")
     await consumers.joined(a, b)
-    monkeypatch.setattr(topic_view, "REGEX_LENGTH_MAX", 3)
+    monkeypatch.setattr(regular_expressions, "LENGTH_MAX", 3)
     consumers.topics.put("t1", 2)
 
     assert await b.heartbeat() == (b.epoch, "t1:0,1")

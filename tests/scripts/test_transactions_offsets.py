@@ -276,5 +276,16 @@ async def test_log_146_list_filters(brokers: Brokers) -> None:
         answers = [await one.ask(asked) for one in brokers.clients]
         assert sum(len(answer.transaction_states) for answer in answers) == (expected * len(brokers.clients))
         assert answers[0].unknown_state_filters == (("ongoing",) if state else ())
-    asked = request(66, 2, state_filters=(), producer_id_filters=(), duration_filter=-1, transactional_id_pattern="(")
-    assert (await brokers.ask(asked)).error_code is E.invalid_regular_expression
+    for refused in ("(", r"(a)\1", "a" * 5_000):  # RE2 has no references back
+        values["state_filters"] = ()
+        asked = request(66, 2, transactional_id_pattern=refused, **values)
+        assert (await brokers.ask(asked)).error_code is E.invalid_regular_expression
+
+
+async def test_pattern_that_python_matches_for_minutes_stops_no_broker(brokers: Brokers) -> None:
+    await brokers.producer("a" * 40).init()
+    values = {"state_filters": (), "producer_id_filters": (), "duration_filter": -1}
+
+    answer = await brokers.ask(request(66, 2, transactional_id_pattern="(a+)+b", **values))
+
+    assert (answer.error_code, answer.transaction_states) == (NONE, ())

@@ -48,12 +48,12 @@ from tidegate.groups.consumer.model import (
     Partition,
     Partitions,
 )
-from tidegate.groups.consumer.topic_view import compile_regex
 from tidegate.groups.model import Leaving
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat
 from tidegate.protocol.error_shapes import NO_TIME, at_top
+from tidegate.regular_expressions import compile_regex
 from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics

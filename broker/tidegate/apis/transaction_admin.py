@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import asyncio
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,15 +18,12 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.records.control import Marker, MarkerType
+from tidegate.regular_expressions import compile_regex
 from tidegate.security.acls import Operation, ResourceType
 from tidegate.security.authorizer import Requester
 from tidegate.topics.names import CONSUMER_OFFSETS
 from tidegate.transactions.completion import append_marker
-from tidegate.transactions.errors import (
-    InvalidRegularExpression,
-    TransactionalIdNotFound,
-    TransactionCoordinatorFenced,
-)
+from tidegate.transactions.errors import TransactionalIdNotFound, TransactionCoordinatorFenced
 from tidegate.transactions.listing import list_transactions as list_transactions_of
 from tidegate.transactions.listing import used_shards
 from tidegate.transactions.model import State
@@ -47,7 +44,7 @@ _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpoch
 @api(ApiKey.LIST_TRANSACTIONS, first=0, last=2, error=at_top(unknown_state_filters=(), transaction_states=()))
 async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any:
     """Transactional ids that this broker is named for. v1: started longer ago. v2: a pattern of the whole id."""
-    pattern = _pattern(request.transactional_id_pattern)
+    pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
     unknown = tuple(name for name in request.state_filters if name not in _STATES)
     duration_ms, now_ms = int(request.duration_filter), call.store.clock.now_ms()
     found = []
@@ -58,16 +55,18 @@ async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any
             continue
         if duration_ms >= 0 and now_ms - one.start_ms <= duration_ms:
             continue
-        transactional_id = one.transactional_id
-        if (pattern is None or pattern.fullmatch(transactional_id)) and _may_describe(call, transactional_id):
-            found.append(
-                Fields(transactional_id=transactional_id, producer_id=one.producer_id, transaction_state=one.state)
-            )
+        if _may_describe(call, one.transactional_id):
+            found.append(one)
+    if pattern is not None:  # it can take milliseconds for each
+        found = await asyncio.to_thread(lambda: [one for one in found if pattern.fullmatch(one.transactional_id)])
     return Fields(
         throttle_time=NO_TIME,
         error_code=ErrorCode.none,
         unknown_state_filters=unknown,
-        transaction_states=tuple(found),
+        transaction_states=tuple(
+            Fields(transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state)
+            for one in found
+        ),
     )
 
 
@@ -77,15 +76,6 @@ def _may_describe(call: Call, transactional_id: str) -> bool:
     return authorizer is None or authorizer.allows(
         requester, Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, transactional_id
     )
-
-
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    if not text:
-        return None
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise InvalidRegularExpression(f"{text!r}: {error}") from None
 
 
 async def _named_shards(call: Call) -> list[int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.errors import InvalidConfig, InvalidRecord, InvalidRequest
+from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
 from tidegate.startup import CannotStart
 
 INTERVAL: Final = "interval.ms"
@@ -69,16 +70,16 @@ def check(name: str, value: str) -> str:
             raise InvalidRequest(f"unknown config of client metrics {name!r}")
 
 
-def patterns_of(value: str) -> dict[str, re.Pattern[str]]:
-    """The patterns of a `match` config by attribute. Raises InvalidConfig."""
+def patterns_of(value: str) -> dict[str, Any]:
+    """The compiled patterns of a `match` config by attribute. Raises InvalidConfig."""
     patterns = {}
     for one in _elements(value):
         attribute, equals, pattern = one.partition("=")
         if not equals or attribute not in ATTRIBUTES or len(pattern) > _PATTERN_LENGTH_MAX:
             raise InvalidConfig(f"{one!r} is not ATTRIBUTE=PATTERN of one of {', '.join(ATTRIBUTES)}")
         try:
-            patterns[attribute] = re.compile(pattern)
-        except re.error as error:
+            patterns[attribute] = compile_regex(pattern)
+        except InvalidRegularExpression as error:
             raise InvalidConfig(f"{one!r}: {error}") from None
     return patterns
 

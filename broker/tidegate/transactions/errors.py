@@ -53,9 +53,3 @@ class TransactionAbortable(KafkaError):
     """The transaction can only be aborted (KIP-890)."""
 
     code = ErrorCode.transaction_abortable
-
-
-class InvalidRegularExpression(KafkaError):
-    """A pattern that cannot be compiled."""
-
-    code = ErrorCode.invalid_regular_expression

@@ -38,9 +38,3 @@ class StaleMemberEpoch(KafkaError):
     """The member epoch is not the member's; the client repeats the request with its new one (KIP-848)."""
 
     code = ErrorCode.stale_member_epoch
-
-
-class InvalidRegularExpression(KafkaError):
-    """The subscription's pattern is not a regular expression of RE2 (KIP-848)."""
-
-    code = ErrorCode.invalid_regular_expression

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
-from tidegate.groups.consumer.errors import InvalidRegularExpression
+from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
 from tidegate.topics.catalog import Catalog
 
-REGEX_LENGTH_MAX: Final = 4_096
-_REGEX_MEMORY_MAX: Final = 1 << 17
-"""Of a compiled pattern: what it takes to match a name grows with it. It is enough for any pattern of literal names."""
 _PATTERNS_MAX: Final = 1_000
 """Resolved patterns that are cached."""
 _RESOLVE_TRIES: Final = 3
@@ -23,21 +19,6 @@ _RESOLVE_TRIES: Final = 3
 
 MayDescribe = Callable[[str, str, str, str], bool]
 """Whether a client may describe a topic: organisation, principal, host, name."""
-
-
-def compile_regex(regex: str) -> Any:
-    """Compile a pattern by RE2's rules, which match in linear time. Raises InvalidRegularExpression."""
-    re2 = importlib.import_module("re2")  # a compiled library that most clusters never need
-    if len(regex) > REGEX_LENGTH_MAX:
-        raise InvalidRegularExpression(f"the pattern is longer than {REGEX_LENGTH_MAX} characters")
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = _REGEX_MEMORY_MAX
-    try:
-        return re2.compile(regex, options=options)
-    except re2.error as error:
-        reason = error.args[0].decode("utf-8", "replace") if isinstance(error.args[0], bytes) else str(error)
-        raise InvalidRegularExpression(f"the pattern is not a regular expression of RE2: {reason}") from None
 
 
 class TopicView:
