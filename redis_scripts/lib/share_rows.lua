@@ -74,11 +74,12 @@ function share_rows.lock(p, row, deadline)
   redis.call("ZADD", p.locks, number_text(deadline), number_text(row.first))
 end
 
--- Take a row off the share-partition; what remains of it is put back by its caller.
+-- Take a row off the share-partition; what remains of it is put back by its caller. The row itself goes last: where a key
+-- is of another type, the script ends before it, and `restore_lost` finds the row.
 function share_rows.take_out(p, row)
   local first = number_text(row.first)
-  redis.call("HDEL", p.hash, first)
   if redis.call("ZREM", p.acquired, first) == 1 then redis.call("ZREM", p.locks, first) else redis.call("ZREM", p.available, first) end
+  redis.call("HDEL", p.hash, first)
 end
 
 function share_rows.part_of(row, first, last)

@@ -169,6 +169,24 @@ async def awaited(member: Member, wanted: str, epoch: int | None = None, **field
     return member.text(await asyncio.wait_for(member.sending(epoch, max_wait_ms=5_000, **fields).answer, 10))
 
 
+async def test_records_are_delivered_again_once_a_key_of_another_type_is_removed(
+    shares: ShareWorld,
+) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(6)
+    assert await a.fetch(0) == "0-5x1"
+    store, topic = shares.brokers[0].store, shares.topics["t1"]
+    acquired = shares.keys.share(topic.topic_hex, 0)[2]
+    await store.command("RENAME", acquired, f"{acquired}:aside")
+    await store.command("RPUSH", acquired, "foreign")
+
+    await shares.clock.advance(30_000)
+    assert await b.fetch(0) == "KAFKA_STORAGE_ERROR"
+    await store.command("RENAME", acquired, f"{acquired}:foreign")
+
+    assert await b.fetch(0) == "0-5x2"
+
+
 async def test_scenario_18_close_with_acknowledgements_releases_the_rest(shares: ShareWorld) -> None:
     a, b = await reading(shares, "a", "b")
     await shares.produce(6)
