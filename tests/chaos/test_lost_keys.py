@@ -58,7 +58,6 @@ class Traffic:
     failures: list[str] = field(default_factory=list)
     observed: set[str] = field(default_factory=set)
     sent: int = 0
-    restarted: bool = False
 
     def __enter__(self) -> Traffic:
         common = {"bootstrap.servers": self.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 1_000}
@@ -97,6 +96,9 @@ class Traffic:
             return
         if message.error() is not None:
             self.failures.append(str(message.error()))
+            if message.error().fatal():  # librdkafka may mark its coordinator dead with each retry of a commit, until
+                self.consumer.close()  # its session ends; the retry with the former member id is then refused
+                self._consume()
             return
         self.observed.add(message.value().decode())
         try:
