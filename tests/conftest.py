@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import hypothesis
 import pytest
-import uvloop
 
 from tests.support import acl
 from tests.support import clock as stepped
@@ -109,8 +107,3 @@ async def clock(settings: Settings) -> AsyncIterator[stepped.SteppedClock]:
 def clock_store(clock: stepped.SteppedClock) -> Store:
     """The store whose scripts read `clock`."""
     return clock._store
-
-
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Tests run on the event loop that brokers run on."""
-    return {"uvloop": uvloop.new_event_loop}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
+import uvloop
 
 from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
@@ -16,6 +18,11 @@ from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
 
 SCENARIO = "test_scenario_"
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on the event loop that brokers run on."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
