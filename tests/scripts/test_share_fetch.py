@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
+from typing import Any
 from uuid import UUID
 
-from tests.support.shares import ACCEPT, REJECT, RELEASE, RENEW, Member, ShareWorld
+import pytest
+
+from tests.support.shares import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
+from tidegate.errors import StoreUnavailable
 from tidegate.groups.share.records import ACQUIRE_RECORDS
 from tidegate.records.batch import iter_headers
 from tidegate.telemetry.metrics import metrics
 
 EPOCH, NOT_FOUND = "INVALID_SHARE_SESSION_EPOCH", "SHARE_SESSION_NOT_FOUND"
+STORAGE = "KAFKA_STORAGE_ERROR"
 
 
 async def reading(shares: ShareWorld, *names: str) -> list[Member]:
@@ -22,6 +28,19 @@ async def reading(shares: ShareWorld, *names: str) -> list[Member]:
     members = [shares.member(name, broker=place % 2) for place, name in enumerate(names)]
     await shares.joined(*members)
     return members
+
+
+def failing(shares: ShareWorld, monkeypatch: pytest.MonkeyPatch, step: str, after: int) -> None:
+    """Let a step of the first broker's records fail, once it was done `after` times."""
+    records, done = shares.brokers[0].context.shares.records, itertools.count()
+    real = getattr(records, step)
+
+    async def step_or_fail(*args: Any, **fields: Any) -> Any:
+        if next(done) >= after:
+            raise StoreUnavailable("no answer")
+        return await real(*args, **fields)
+
+    monkeypatch.setattr(records, step, step_or_fail)
 
 
 # -- start offsets
@@ -197,6 +216,45 @@ async def test_scenario_18_close_with_acknowledgements_releases_the_rest(shares:
 
     assert await b.fetch(-1, acks={0: [(2, 3, (ACCEPT,))]}) == ""
     assert await a.fetch(0) == "4-5x3"
+
+
+async def test_acknowledgements_are_answered_though_the_fetch_after_them_fails(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await reading(shares, "a")
+    await shares.produce(5, 5)
+    await a.fetch(0, max_records=5)
+    failing(shares, monkeypatch, "acquire", after=0)
+
+    assert await a.fetch(acks={0: [(0, 2, (ACCEPT,)), (7, 7, (ACCEPT,))]}) == f"{STORAGE} / INVALID_REQUEST"
+    assert await a.fetch(acks={0: [(0, 4, (ACCEPT,))]}) == STORAGE
+    assert await shares.start_offset() == 5
+
+
+async def test_records_of_one_partition_are_answered_though_the_next_one_fails(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = shares.member("a", "t2")
+    await shares.joined(a)
+    for partition in (0, 1):
+        await shares.produce(3, topic="t2", partition=partition)
+    failing(shares, monkeypatch, "acquire", after=2)
+
+    assert await a.fetch(0, partitions=(0, 1)) == f"0-2x1 1: {STORAGE}"
+
+
+async def test_close_answers_its_acknowledgements_though_the_rest_is_not_released(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await reading(shares, "a", "b")
+    await shares.produce(5)
+    await a.fetch(0)
+    failing(shares, monkeypatch, "release", after=0)
+
+    assert await a.ack(0, 2, epoch=-1) == "NONE"
+    assert await b.fetch(0) == ""
+    await shares.clock.advance(LOCK_MS + 1)
+    assert await b.fetch() == "3-4x2"
 
 
 async def test_waiting_fetch_is_resumed_when_a_full_window_may_grow(shares: ShareWorld) -> None:

@@ -64,7 +64,16 @@ class ShareReading:
         return any(one.size or one.acquired or one.error_code for one in self.results.values())
 
     async def read(self) -> None:
-        """Acquire and read. Raises StoreUnavailable before anything is acquired."""
+        """Acquire and read. What fails is the error of each partition without records: those of others are locked."""
+        try:
+            await self._read()
+        except KafkaError as error:
+            for partition in self.order:
+                result = self._result(partition)
+                if not result.acquired and not result.error_code:
+                    self._fail(partition, error)
+
+    async def _read(self) -> None:
         await self._locate()
         self.unlocks_in_ms = -1
         growing = await self._acquire_available()

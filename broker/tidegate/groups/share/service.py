@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from tidegate.groups.share import dead_letters, starting
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.dead_letters import DeadLetters
 from tidegate.groups.share.records import ShareRecords
-from tidegate.groups.share.sessions import Acquirer, ShareSession, ShareSessions
+from tidegate.groups.share.sessions import Acquirer, SharePartition, ShareSession, ShareSessions
 from tidegate.groups.share.starting import StartOffsets
 from tidegate.groups.share.wakeups import ShareWakeups
 from tidegate.groups.share.windows import Windows
@@ -79,15 +79,19 @@ class ShareService:
         self._tasks.start(self._release(session), name="share-release")
 
     async def _release(self, session: ShareSession) -> None:
-        try:
-            await self.records.release(session.keys, session.acquirer, session.all_partitions())
-        except StoreUnavailable as error:
-            logger.warning("share_records_not_released", group=session.keys.ref, reason=str(error))
+        await self._release_of(session, (session.acquirer, session.all_partitions()))
 
     async def close_session(self, session: ShareSession) -> None:
-        """Release what the member has of a session that it closed. Raises StoreUnavailable.
+        """Release what the member has of a session that it closed; if Redis is away, its locks expire.
 
         Of partitions that it forgot before, which it may read elsewhere now, only what this session has acquired.
         """
-        await self.records.release(session.keys, Acquirer(session.member_id), list(session.partitions))
-        await self.records.release(session.keys, session.acquirer, session.released)
+        everywhere = Acquirer(session.member_id), list(session.partitions)
+        await self._release_of(session, everywhere, (session.acquirer, session.released))
+
+    async def _release_of(self, session: ShareSession, *released: tuple[Acquirer, Sequence[SharePartition]]) -> None:
+        try:
+            for acquirer, partitions in released:
+                await self.records.release(session.keys, acquirer, partitions)
+        except StoreUnavailable as error:
+            logger.warning("share_records_not_released", group=session.keys.ref, reason=str(error))
