@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import time
@@ -38,6 +39,8 @@ ROLES = "User:vera=viewer;User:otto=operator;User:ada=admin;User:anna=operator;U
 ORGS = {"anna": "acme", "alma": "acme"}
 NAMES = ("vera", "otto", "ada", "anna", "alma", "nobody")
 PASSWORD = "s3cret-password"
+QUERIES = ((), (("org", "default"),), (("org", "acme"),), (("org", "acme"), ("org", "default")))
+BODIES: tuple[dict[str, Any], ...] = ({"json": {}}, {"data": {"org": "acme"}}, {"data": {"org": "default"}})
 CLIENT_ID, CLIENT_SECRET = "console", "a-client-secret-16"
 
 Http = TestClient[Any, Any]
@@ -112,6 +115,13 @@ class Admin:
         """What is answered to a user with its password."""
         headers = {"Authorization": encode_basic_auth(name, PASSWORD)}
         async with self.http.request(method, path, headers=headers, json=json, allow_redirects=False) as answer:
+            await answer.read()
+            return answer.status
+
+    async def delete_with_form(self, name: str, path: URL, form: dict[str, str]) -> int:
+        """What is answered to a DELETE with a body that its endpoint does not read."""
+        headers = {"Authorization": encode_basic_auth(name, PASSWORD)}
+        async with self.http.delete(path, headers=headers, data=form) as answer:
             await answer.read()
             return answer.status
 
@@ -221,19 +231,33 @@ async def test_person_of_an_org_stays_in_it(admin: Admin) -> None:
         if path.startswith(("/health", "/console/log", "/console/static")) or path in ("/", "/api/v1/openapi.json"):
             continue
         headers = {"Authorization": encode_basic_auth("alma", PASSWORD)}
-        for query in ({}, {"org": "default"}, {"org": "acme"}):
+        for query, body in itertools.product(QUERIES, BODIES):
             async with admin.http.request(
-                route.method, path, params=query, headers=headers, json={}, allow_redirects=False
+                route.method, path, params=query, headers=headers, allow_redirects=False, **body
             ) as answer:
                 text = await answer.text()
             assert "secret-orders" not in text
-            if query.get("org") == "default" or route.method not in ("GET", "HEAD"):
-                changes_own = query.get("org") == "acme" and answer.status != 403
-                assert answer.status == 403 or changes_own, (route.method, path, query, answer.status)
+            if "default" in dict(query).values() or route.method not in ("GET", "HEAD"):
+                changes_own = dict(query).get("org") == "acme" and answer.status != 403
+                is_form = path.startswith("/console/") and "data" in body and not query
+                refused = answer.status == 403 or changes_own or is_form
+                assert refused, (route.method, path, query, body, answer.status)
             if answer.status == 200:
                 answered.append(path)
     assert {"/api/v1/topics", "/api/v1/groups", "/console/topics"} <= set(answered)
     assert not {"/metrics", "/api/v1/redis", "/api/v1/audit", "/api/v1/brokers"} & set(answered)
+
+
+@pytest.mark.parametrize("body", [{"org": "acme"}, {"org": "acme", "topic": "harmless"}])
+async def test_form_names_no_org_and_nothing_else_to_rest(admin: Admin, body: dict[str, str]) -> None:
+    assert await admin.status("otto", "POST", "/api/v1/topics", TOPIC) == 200
+    of_default = URL("/api/v1/topics/orders?org=default")
+    assert await admin.delete_with_form("alma", of_default, body) == 403
+    assert await admin.delete_with_form("ada", of_default, body) == 204
+
+    events = [event for event in await admin.events() if event["api"]["operation"].startswith("DELETE")]
+    named = [[one["name"] for one in event["resources"]] for event in events]
+    assert named == [["orders"], ["orders"]], events
 
 
 async def test_form_with_another_org_in_its_body_is_refused(admin: Admin) -> None:

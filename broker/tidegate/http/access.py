@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tidegate.cluster.audit import Actor
-from tidegate.http.forms import FORM, form_of
+from tidegate.http.forms import FORM, form_of, has_form
 from tidegate.http.oidc import OpenIdLogin
 from tidegate.http.people import OF_ORG, PERSON, People, Person, is_bound, is_for_admins
 from tidegate.http.problems import Problem
@@ -242,14 +242,13 @@ async def _check_scope(request: web.Request) -> None:
         return
     if not OF_ORG.fullmatch(request.path):
         raise Problem(403, f"{person.principal} is of organisation {person.org}; this is about the whole cluster.")
-    named = request.query.get("org")
-    if request.method in READS and named is None and is_page(request):
+    named = request.query.getall("org", [])
+    if request.method in READS and not named and is_page(request):
         raise web.HTTPSeeOther(str(request.rel_url.update_query(org=person.org)))
-    if request.content_type == FORM and request.method not in READS and request.path not in (LOGIN_PATH, LOGOUT_PATH):
-        of_form = (await form_of(request)).get("org")
-        named = of_form if isinstance(of_form, str) else named
+    if has_form(request) and request.path not in (LOGIN_PATH, LOGOUT_PATH):
+        named += (await form_of(request)).getall("org", [] if named else [""])
     static = request.path.startswith(_OPEN_TO_LOG_IN) or request.path in (LOGOUT_PATH, "/", "/api/v1/openapi.json")
-    if not static and (named or DEFAULT_ORG) != person.org:
+    if not static and {one or DEFAULT_ORG for one in named or [""]} != {person.org}:
         raise Problem(403, f"{person.principal} is of organisation {person.org}: add org={person.org}.")
 
 

@@ -8,6 +8,13 @@ from aiohttp import http_exceptions, web
 from multidict import MultiDictProxy
 
 FORM: Final = "application/x-www-form-urlencoded"
+_CONSOLE: Final = "/console/"
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+def has_form(request: web.Request) -> bool:
+    """Whether a request may be a form of the console. Other endpoints read their query and JSON, never a form."""
+    return request.path.startswith(_CONSOLE) and request.method not in _READS and request.content_type == FORM
 
 
 async def form_of(request: web.Request) -> MultiDictProxy[Any]:

@@ -12,7 +12,7 @@ from tidegate.audit.ocsf import Activity, Origin
 from tidegate.audit.trail import AuditTrail
 from tidegate.errors import KafkaError
 from tidegate.http.access import ACTOR, LOGIN_PATH, LOGOUT_PATH, READS
-from tidegate.http.forms import FORM, form_of
+from tidegate.http.forms import form_of, has_form
 from tidegate.http.people import PERSON, Person
 from tidegate.http.problems import Problem
 from tidegate.security.identity import DEFAULT_ORG
@@ -101,12 +101,13 @@ class RequestAudit:
 
 
 async def _resources(request: web.Request) -> list[tuple[str, str]]:
-    values = {**request.query, **request.match_info}
-    if request.content_type == FORM and request.method not in READS:
+    values = dict(request.query)
+    if has_form(request):
         try:
             form = await form_of(request)
         except web.HTTPException:
             form = None
         values |= {name: value for name, value in (form or {}).items() if isinstance(value, str)}
+    values |= request.match_info
     org = [("org", values["org"])] if values.get("org", DEFAULT_ORG) != DEFAULT_ORG else []
     return org + [(name, values[name]) for name in _RESOURCES if values.get(name)]
