@@ -4,7 +4,7 @@
 -- @include lib/share_partition
 -- @include lib/number_text
 local share_rows = {}
-local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS = 10000, 500, 60000, 10000
+local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS, WAITING_MAX = 10000, 500, 60000, 10000, 10000
 
 -- The group's configs, or the defaults of the broker; `ref` is the group's name in the shard's keys. `made_available` is
 -- set if the script makes records available, or lets a full window grow, which its caller publishes.
@@ -13,11 +13,12 @@ function share_rows.read_group(ref, default_limit, default_lock_ms, default_lock
     "share.partition.max.record.locks", "share.isolation.level", "share.retry.backoff.ms", "share.retry.backoff.max.ms",
     "share.ordering", "share.deliver.at.enable", "errors.deadletterqueue.topic.name",
     "errors.deadletterqueue.copy.record.enable")
+  local by_key, reads_time, backoff_ms = found[7] == "key", found[8] == "true", tonumber(found[5] or 0)
   return {
-    ref = ref, limit = tonumber(found[1] or default_limit), lock_ms = tonumber(found[2] or default_lock_ms),
+    may_wait = by_key or reads_time or backoff_ms > 0, ref = ref, limit = tonumber(found[1] or default_limit), lock_ms = tonumber(found[2] or default_lock_ms),
     locks_max = tonumber(found[3] or default_locks_max), isolation = found[4] or "read_uncommitted",
-    backoff_ms = tonumber(found[5] or 0), backoff_max_ms = tonumber(found[6] or 60000),
-    by_key = found[7] == "key", reads_time = found[8] == "true",
+    backoff_ms = backoff_ms, backoff_max_ms = tonumber(found[6] or 60000),
+    by_key = by_key, reads_time = reads_time,
     dead_letter_topic = found[9] or "", dead_letter_copy = found[10] == "true" and "1" or "0", made_available = false,
   }
 end
@@ -43,6 +44,19 @@ function share_rows.fail(p, row, cause)
   local item, now = "dead-letters|" .. p.group.ref, now_ms()
   local deadline = tonumber(redis.call("ZSCORE", KEYS[4], item) or 0)
   if deadline == 0 or deadline > now + LETTERS_LATE_MS then redis.call("ZADD", KEYS[4], number_text(now), item) end
+end
+
+-- Whether the window that begins at `start` may not grow, when `more` records of it are in no row yet. As in Kafka it has
+-- at most `locks_max` offsets. In a group where records wait for their key or a time, those that are finished behind a
+-- waiting one do not count, and those that wait, longer than a lock lasts, have a limit of their own: they hold up no
+-- other records.
+function share_rows.is_window_full(p, start, more)
+  local group, unfinished = p.group, p.unfinished + more
+  if not group.may_wait then return p.last_end - start >= group.locks_max end
+  if unfinished < group.locks_max then return false end
+  local waiting = redis.call("ZCARD", p.acquired) - redis.call("ZCARD", p.locks)
+    + redis.call("ZCOUNT", p.locks, "(" .. number_text(now_ms() + group.lock_ms), "+inf")
+  return waiting >= WAITING_MAX or unfinished - waiting >= group.locks_max
 end
 
 -- Whether so much waits for the dead-letter topic that the group gets no records.

@@ -116,9 +116,9 @@ local function acknowledge_partition(key, at, batch_count)
     if (run[3] == RENEW and not renews) or not is_held(p, run[1], run[2]) then code = ERROR.INVALID_RECORD_STATE end
   end
   if code == ERROR.NONE then
-    local was_full = p.last_end - start >= group.locks_max
+    local was_full = share_rows.is_window_full(p, start, 0)
     for _, run in ipairs(runs) do acknowledge(p, run[1], run[2], run[3]) end
-    if was_full and p.last_end - share_partition.start_of(p) < group.locks_max then group.made_available = true end
+    if was_full and not share_rows.is_window_full(p, share_partition.start_of(p), 0) then group.made_available = true end
   end
   share_rows.save(p)
   return code

@@ -149,7 +149,7 @@ local function acquire_new(p, ranges, at, batch_count)
   for i = at, at + 3 * batch_count - 3, 3 do
     local first, last = math.max(tonumber(ARGV[i]), p.last_end), tonumber(ARGV[i + 1])
     local left = records_max - taken - (pending and share_partition.length(pending) or 0)
-    if left <= 0 or p.last_end - start >= group.locks_max then break end
+    if left <= 0 or share_rows.is_window_full(p, start, pending and share_partition.length(pending) or 0) then break end
     if ARGV[i + 2] == "1" then
       flush()
       if start == p.last_end then start = last + 1 end
@@ -186,7 +186,7 @@ for key = 5, #KEYS, 4 do
     end
     share_rows.save(p)
     local start, deadline = share_partition.start_of(p), share_partition.next_deadline(p)
-    local is_open = not must_wait and p.last_end - start < group.locks_max
+    local is_open = not must_wait and not share_rows.is_window_full(p, start, 0)
     local found = { p.epoch, start, p.last_end, is_open and 1 or 0, deadline < 0 and -1 or math.max(deadline - now, 0) }
     for i, row in ipairs(ranges) do
       if group.by_key and i > 1 and found[#found] == row.count and found[#found - 1] + 1 == row.first then

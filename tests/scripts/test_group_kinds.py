@@ -198,6 +198,23 @@ async def test_explain_names_a_window_that_is_full(shares: ShareWorld) -> None:
     )
 
 
+async def test_explain_names_a_full_window_of_a_group_with_order(shares: ShareWorld) -> None:
+    await shares.configure(share_partition_max_record_locks=100, share_ordering="key")
+    a = shares.member("a")
+    await shares.joined(a)
+    await shares.produce(99)
+    assert await a.fetch(0) == "0-98x1"
+    assert "window_full" not in await _kinds(shares)
+
+    await shares.produce(99)
+    assert await a.fetch() == "99-197x1"
+    assert "window_full" in await _kinds(shares)
+
+
+async def _kinds(shares: ShareWorld) -> set[str]:
+    return {one.kind for one in (await group_views.view(shares.brokers[0].context, "default", "jobs")).findings}
+
+
 async def test_explain_names_dead_letters(shares: ShareWorld) -> None:
     await shares.create("dlq", 1, errors_deadletterqueue_group_enable="true")
     await shares.configure(errors_deadletterqueue_topic_name="dlq")

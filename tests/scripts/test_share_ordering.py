@@ -157,6 +157,41 @@ async def test_ordering_switched_off_ends_no_chain(shares: ShareWorld) -> None:
     assert await b.fetch() == "1-1x1"
 
 
+async def offsets_of(member: Member, fetches: int = 20) -> list[int]:
+    """The offsets of some fetches, each accepted at once."""
+    offsets: list[int] = []
+    for place in range(fetches):
+        ranges = (await member.fetch(0 if place == 0 else None)).split()
+        for first, last in (part.partition("x")[0].split("-") for part in ranges):
+            offsets += range(int(first), int(last) + 1)
+            assert await member.ack(int(first), int(last)) == "NONE"
+    return offsets
+
+
+async def test_ordering_hot_key_delays_no_other_key(shares: ShareWorld) -> None:
+    a, b = await members(shares, "a", "b", **KEYED, share_partition_max_record_locks=100)
+    await produce(shares, "x")
+    assert await a.fetch(0) == "0-0x1"
+    await produce(shares, "x" * 300 + "y")
+
+    assert await offsets_of(b) == [301]
+    assert await a.ack(0, 0) == "NONE"
+    assert await b.fetch() == "1-1x1"
+
+
+async def test_ordering_waiting_records_of_a_partition_have_a_limit(shares: ShareWorld) -> None:
+    a, b = await members(shares, "a", "b", **KEYED)
+    await produce(shares, "x")
+    assert await a.fetch(0) == "0-0x1"
+    for _ in range(11):
+        await produce(shares, "x" * 1_000)
+    await produce(shares, "y")
+
+    assert await offsets_of(b, 3) == []
+    (found,) = await shares.brokers[0].context.shares.records.in_flight(shares.keys, [shares.first()])
+    assert found is not None and found.waiting_count == 10_000 and found.end == 10_001
+
+
 async def run_random_members(shares: ShareWorld, seed: int, rounds: int = 3_000) -> None:
     """Members accept, release, lose and forget records at random, until each was accepted once, in order of its key."""
     rng = random.Random(seed)
@@ -297,3 +332,39 @@ async def test_deliver_at_log_start_passes_a_waiting_record(shares: ShareWorld) 
 
     assert await a.fetch() == ""
     assert await shares.start_offset() == 1
+
+
+async def test_deliver_at_delays_no_other_record(shares: ShareWorld) -> None:
+    (a,) = await members(shares, "a", share_deliver_at_enable="true", share_partition_max_record_locks=100)
+    later = shares.clock.now_ms + 3_600_000
+    await produce(shares, "-" * 150, times=[later] * 150)
+    await produce(shares, "-" * 300)
+
+    assert await offsets_of(a) == list(range(150, 450))
+    assert await shares.start_offset() == 0
+    await shares.clock.advance(3_600_000)
+    assert await a.fetch() == "0-149x1"
+
+
+async def test_backoff_delays_no_record_behind_a_window(shares: ShareWorld) -> None:
+    backoff = {"share_retry_backoff_ms": 60_000, "share_partition_max_record_locks": 100}
+    (a,) = await members(shares, "a", **backoff)
+    await produce(shares, "-")
+    assert await a.fetch(0) == "0-0x1"
+    assert await a.acknowledge({0: [(0, 0, (RELEASE,))]}) == "NONE"
+    for _ in range(3):
+        await produce(shares, "-" * 100)
+
+    assert await offsets_of(a) == list(range(1, 301))
+    await shares.clock.advance(60_000)
+    assert await a.fetch() == "0-0x2"
+
+
+async def test_records_in_flight_fill_the_window_of_a_group_with_order(shares: ShareWorld) -> None:
+    a, b = await members(shares, "a", "b", **KEYED, share_partition_max_record_locks=100)
+    await produce(shares, "".join(chr(0x4E00 + place) for place in range(150)))
+
+    assert await a.fetch(0) == "0-99x1"
+    assert await b.fetch(0) == ""
+    assert await a.ack(0, 9) == "NONE"
+    assert await b.fetch() == "100-109x1"

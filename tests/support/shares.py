@@ -100,9 +100,13 @@ class ShareWorld:
         (group,) = (await self.brokers[0].connect().ask(asked)).groups
         return group
 
+    def first(self, topic: str = "t1", partition: int = 0) -> SharePartition:
+        """A share-partition by its topic's name."""
+        return SharePartition(self.topics[topic].topic_id, partition)
+
     async def start_offset(self, topic: str = "t1", partition: int = 0) -> int:
         """The first unfinished offset."""
-        one = SharePartition(self.topics[topic].topic_id, partition)
+        one = self.first(topic, partition)
         (found,) = await self.brokers[0].context.shares.records.progress(self.keys, [one])
         return found.start
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Final
 
 from tidegate.diagnosis.checks.finding import Finding, Severity, few, named
@@ -13,6 +14,8 @@ from tidegate.groups.configs import DEAD_LETTER_TOPIC
 SHARE: Final = "share"
 _ENTRIES_MAX: Final = 10_000
 """Entries of the queue of dead letters from which on the group gets no records (`lib/share_rows`)."""
+_WAITING_MAX: Final = 10_000
+"""Waiting records of a share-partition from which on its window does not grow (`lib/share_rows`)."""
 _LATE_MS: Final = 60_000
 """Age of a dead letter from which on its topic cannot be written."""
 
@@ -45,15 +48,20 @@ def _who(snapshot: GroupSnapshot, member_id: str) -> str:
 
 
 def _full(snapshot: GroupSnapshot, window: int) -> list[Finding]:
-    full = [share for share in snapshot.shares if share.unfinished and share.end - share.start >= window]
+    may_wait = _may_wait(snapshot.configs)
+    full = [share for share in snapshot.shares if _is_full(share, window, may_wait)]
     if not full:
         return []
+    reason = (
+        f"{window} records are in flight, or {_WAITING_MAX:,} wait."
+        if may_wait
+        else f"{window} offsets from the first unfinished record on are in flight or finished."
+    )
     return [
         Finding(
             "window_full",
             Severity.TROUBLE,
-            f"{listed(map(_place, full))} {either(len(full), 'gives', 'give')} out no new records: {window} offsets "
-            "from the first unfinished record on are in flight or finished.",
+            f"{listed(map(_place, full))} {either(len(full), 'gives', 'give')} out no new records: {reason}",
             few(
                 f"{_place(share)}: offset {share.start} is not finished, the window ends at {share.end}; acquired: "
                 + (listed(f"{_who(snapshot, one)} {count}" for one, count in share.in_flight.items()) or "none")
@@ -62,6 +70,18 @@ def _full(snapshot: GroupSnapshot, window: int) -> list[Finding]:
             "Finish the oldest records first, run more members, or raise share.partition.max.record.locks.",
         )
     ]
+
+
+def _may_wait(configs: Mapping[str, str]) -> bool:
+    """Whether records of the group may wait for their key or a time."""
+    waits = configs["share.ordering"] == "key" or configs["share.deliver.at.enable"] == "true"
+    return waits or int(configs["share.retry.backoff.ms"]) > 0
+
+
+def _is_full(share: ShareSnapshot, window: int, may_wait: bool) -> bool:
+    if not may_wait:
+        return share.unfinished > 0 and share.end - share.start >= window
+    return share.waiting >= _WAITING_MAX or share.unfinished - share.waiting >= window
 
 
 def _acquired(snapshot: GroupSnapshot) -> list[Finding]:
