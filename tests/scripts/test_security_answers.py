@@ -15,6 +15,7 @@ from tests.scripts.test_security_scenarios import (
     NONE,
     READ,
     TOPIC,
+    TRANSACTIONAL_ID,
     WAIT,
     Listener,
     _create_rules,
@@ -225,3 +226,18 @@ async def test_consumer_group_of_a_client_with_some_rights(listener: Listener) -
     assert await _create_rules(admin, _rule(TOPIC, "t", DESCRIBE)) == [NONE]
     (group,) = (await user.ask(describe)).groups
     assert (group.error_code, group.authorized_operations, len(group.members)) == (NONE, 1 << DESCRIBE, 1)
+
+
+async def test_transaction_is_described_without_topics_that_may_not_be(listener: Listener) -> None:
+    admin_of = {"transactional_id": "tx", "producer_id": -1, "producer_epoch": -1}
+    rules = (_rule(TRANSACTIONAL_ID, "tx", DESCRIBE), _rule(TOPIC, "t", DESCRIBE))
+    user = await _user(listener, *rules, topics=("t", "secret"))
+    admin = await listener.login("admin")
+    made = await admin.ask(request(22, 4, transaction_timeout=WAIT, **admin_of))
+    added = [{"kind": "AddPartitionsToTxnTopic", "name": name, "partitions": [0]} for name in ("t", "secret")]
+    producer = {"v3_and_below_producer_id": made.producer_id, "v3_and_below_producer_epoch": made.producer_epoch}
+    await admin.ask(request(24, 3, v3_and_below_transactional_id="tx", v3_and_below_topics=added, **producer))
+
+    for client, described in ((user, ["t"]), (admin, ["secret", "t"])):
+        (one,) = (await client.ask(request(65, 0, transactional_ids=["tx"]))).transaction_states
+        assert (one.error_code, sorted(topic.topic for topic in one.topics)) == (NONE, described)

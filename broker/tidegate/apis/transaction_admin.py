@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
@@ -106,6 +107,7 @@ async def _described(call: Call, transactional_id: str) -> Any:
         topics.setdefault(partition.topic, set()).add(partition.partition)
     for group in one.groups:
         topics.setdefault(CONSUMER_OFFSETS, set()).add(call.store.group_keys(call.org, group).shard_keys.shard)
+    permitted = {topic: indexes for topic, indexes in topics.items() if may(call, Operation.DESCRIBE, topic)}
     return Fields(
         error_code=ErrorCode.none,
         transactional_id=transactional_id,
@@ -114,7 +116,7 @@ async def _described(call: Call, transactional_id: str) -> Any:
         transaction_start_time=NO_DATETIME if one.start_ms < 0 else EPOCH + one.start_ms * _MILLISECOND,
         producer_id=one.producer_id,
         producer_epoch=one.epoch,
-        topics=tuple(Fields(topic=topic, partitions=tuple(sorted(indexes))) for topic, indexes in topics.items()),
+        topics=tuple(Fields(topic=topic, partitions=tuple(sorted(indexes))) for topic, indexes in permitted.items()),
     )
 
 
