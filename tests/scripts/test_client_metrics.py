@@ -154,6 +154,24 @@ async def test_client_metrics_configs(brokers: Brokers) -> None:
     assert found == {"interval.ms": ("1000", 7), "match": ("", 5), "metrics": ("a.,b.", 7)}
 
 
+async def test_client_metrics_belong_to_the_default_org(brokers: Brokers) -> None:
+    assert await _alter(brokers, "secret", ("match", SET, "client_id=payments-.*")) is E.none
+    wanted = {"resource_type": CLIENT_METRICS, "resource_name": "secret", "configuration_keys": None}
+    describe = request(
+        32, 4, resources=[{"kind": "DescribeConfigsResource", **wanted}], include_synonyms=True,
+        include_documentation=False,
+    )  # fmt: skip
+    answered = {}
+    for org in ("default", "acme"):
+        client = brokers.all[0].client(org=org)
+        listed = await client.ask(request(74, 1, resource_types=[CLIENT_METRICS]))
+        (described,) = (await client.ask(describe)).results
+        assert described.error_code is E.none
+        answered[org] = [one.resource_name for one in listed.config_resources], "payments" in repr(described)
+
+    assert answered == {"default": (["secret"], True), "acme": ([], False)}
+
+
 async def test_client_metrics_are_not_asked_for_by_default(store: Store, settings: Settings) -> None:
     async with brokers_of(settings, 1) as brokers:
         answer = await brokers.ask(request(18, 3, client_software_name="t", client_software_version="1"))

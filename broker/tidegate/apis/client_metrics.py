@@ -19,6 +19,7 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.records.batch import Codec
 from tidegate.records.compression import RecordsTooLarge, decompress
+from tidegate.security.identity import DEFAULT_ORG
 from tidegate.telemetry import client_metrics
 from tidegate.telemetry.client_metrics import Sample, Subscription
 from tidegate.topics.config_keys import ConfigType
@@ -122,8 +123,11 @@ def _subscription(call: Call, instance_id: UUID) -> Subscription:
 
 
 def describe(call: Call, name: str) -> list[Described]:
-    """The configs of a subscription; of one that does not exist, the defaults. Raises InvalidRequest."""
-    stored = _stored(call, name).of(CLIENT_METRICS, name)
+    """The configs of a subscription; of one that does not exist, the defaults. Raises InvalidRequest.
+
+    Subscriptions name clients of all organisations, so only the default one sees them.
+    """
+    stored = _stored(call, name).of(CLIENT_METRICS, name) if call.org == DEFAULT_ORG else {}
     described = []
     for config, (kind, default, doc) in _DEFAULTS.items():
         synonyms: tuple[Synonym, ...] = (Synonym(config, default, Source.DEFAULT),)

@@ -31,6 +31,7 @@ from tidegate.groups.configs import configured_groups
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
+from tidegate.security.identity import DEFAULT_ORG
 from tidegate.topics.names import METADATA_TOPIC
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ async def _names(call: Call, kind: int) -> list[str]:
     context = call.context
     if kind == TOPIC:
         return sorted(topic.name for topic in context.catalog.topics(call.org))
-    if kind == CLIENT_METRICS and context.resource_configs is not None:
+    if kind == CLIENT_METRICS and context.resource_configs is not None and call.org == DEFAULT_ORG:
         return context.resource_configs.names(resource_configs.CLIENT_METRICS)
     if kind in (BROKER, BROKER_LOGGER):
         return [str(info.node_id) for info in context.broker_lease.shown(call.client.listener)]
