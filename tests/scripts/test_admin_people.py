@@ -248,6 +248,19 @@ async def test_person_of_an_org_stays_in_it(admin: Admin) -> None:
     assert not {"/metrics", "/api/v1/redis", "/api/v1/audit", "/api/v1/brokers"} & set(answered)
 
 
+async def test_overview_of_an_org_has_no_brokers_and_no_redis(admin: Admin) -> None:
+    tiles = {}
+    for name, org in (("anna", "acme"), ("vera", "default")):
+        headers = {"Authorization": encode_basic_auth(name, PASSWORD)}
+        async with admin.http.get("/console/", params={"org": org}, headers=headers) as answer:
+            text = await answer.text()
+        tiles[name] = set(re.findall(r"<dt>([\w ]+?)(?: [\d.]+)?</dt>", text)), " connection" in text
+
+    assert tiles["anna"] == ({"Groups", "Members", "Records behind"}, False)
+    groups, has_connections = tiles["vera"]
+    assert groups > tiles["anna"][0] | {"Brokers"} and has_connections
+
+
 @pytest.mark.parametrize("body", [{"org": "acme"}, {"org": "acme", "topic": "harmless"}])
 async def test_form_names_no_org_and_nothing_else_to_rest(admin: Admin, body: dict[str, str]) -> None:
     assert await admin.status("otto", "POST", "/api/v1/topics", TOPIC) == 200

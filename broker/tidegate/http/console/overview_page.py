@@ -14,6 +14,7 @@ from tidegate.http.broker_views import brokers
 from tidegate.http.console.lag_trend import Lag
 from tidegate.http.console.site import Console, console_of, org_of, page
 from tidegate.http.overview_views import GROUPS_MAX, troubles
+from tidegate.http.people import PERSON, is_bound
 from tidegate.http.redis_views import redis
 
 _SEVERITIES: Final = ("stuck", "trouble", "")
@@ -78,10 +79,9 @@ async def overview(request: web.Request) -> web.StreamResponse:
     console, org = console_of(request), org_of(request)
     only, sort = request.query.get("only", ""), request.query.get("sort", "")
     choice = Choice(request.query.get("q", "").strip(), only, sort if sort in SORTS else "trouble")
-    (rows, left_out), live, server = await asyncio.gather(
+    (rows, left_out), whole = await asyncio.gather(
         console.observe(("groups", org), lambda: group_rows(console, org)),
-        console.observe("brokers", lambda: brokers(console.context)),
-        console.observe("redis", lambda: redis(console.context)),
+        _whole_cluster(request, console),
     )
     chosen = choice.of(rows)
     return await page(
@@ -91,13 +91,23 @@ async def overview(request: web.Request) -> web.StreamResponse:
         left_out=left_out,
         inspected=len(rows),
         total=len(rows) + left_out,
-        troubles=troubles(live, server),
         stuck=sum(row["severity"] == "stuck" for row in rows),
         trouble=sum(row["severity"] == "trouble" for row in rows),
         lag=sum(row["lag"] for row in rows),
         members=sum(row["members"] for row in rows),
         states=sorted({row["state"] for row in rows}),
         choice=choice,
-        brokers=live,
-        redis=server,
+        **whole,
     )
+
+
+async def _whole_cluster(request: web.Request, console: Console) -> dict[str, Any]:
+    """Brokers and Redis, which a person of one organisation does not see."""
+    person = request.get(PERSON)
+    if person is not None and is_bound(person):
+        return {"brokers": None, "redis": None, "troubles": ()}
+    live, server = await asyncio.gather(
+        console.observe("brokers", lambda: brokers(console.context)),
+        console.observe("redis", lambda: redis(console.context)),
+    )
+    return {"brokers": live, "redis": server, "troubles": troubles(live, server)}
