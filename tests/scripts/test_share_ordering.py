@@ -168,7 +168,7 @@ async def offsets_of(member: Member, fetches: int = 20) -> list[int]:
     return offsets
 
 
-async def test_ordering_hot_key_delays_no_other_key(shares: ShareWorld) -> None:
+async def test_ordering_key_of_many_records_delays_no_other(shares: ShareWorld) -> None:
     a, b = await members(shares, "a", "b", **KEYED, share_partition_max_record_locks=100)
     await produce(shares, "x")
     assert await a.fetch(0) == "0-0x1"
