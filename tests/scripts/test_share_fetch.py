@@ -16,7 +16,10 @@ import pytest
 from tests.support.shares import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.share.records import ACQUIRE_RECORDS
+from tidegate.groups.share.starting import INITIALIZE_PARTITIONS
 from tidegate.records.batch import iter_headers
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
 
 EPOCH, NOT_FOUND = "INVALID_SHARE_SESSION_EPOCH", "SHARE_SESSION_NOT_FOUND"
@@ -67,6 +70,70 @@ async def test_scenario_12_partitions_added_later_begin_at_their_first_record(sh
 
     assert await a.heartbeat() == (3, {"t1": [0, 1]})
     assert await a.fetch(0, partitions=(1,)) == "1: 0-3x1"
+
+
+async def grown(shares: ShareWorld, count: int) -> None:
+    """Let `t1` grow to so many partitions, each new one with four records."""
+    before = shares.topics["t1"].partition_count
+    await shares.brokers[0].catalog.add_partitions("default", "t1", count)
+    for partition in range(before, count):
+        await shares.produce(4, partition=partition)
+    for broker in shares.brokers:
+        await broker.catalog.refresh()
+
+
+async def test_partitions_added_while_the_group_is_empty_begin_at_their_first_record(shares: ShareWorld) -> None:
+    await shares.configure(share_auto_offset_reset="latest")
+    a, b = await reading(shares, "a"), shares.member("b", broker=1)
+    assert await a[0].leave() == (-1, None)
+    await grown(shares, 2)
+
+    await shares.joined(b)
+
+    assert await b.fetch(0, partitions=(0, 1)) == "1: 0-3x1"
+
+
+async def test_partitions_added_without_a_subscription_begin_at_their_first_record(shares: ShareWorld) -> None:
+    await shares.configure(share_auto_offset_reset="latest")
+    (a,) = await reading(shares, "a")
+    await a.heartbeat(subscribed_topic_names=["t2"])
+    await grown(shares, 2)
+
+    await a.heartbeat(subscribed_topic_names=["t1"])
+
+    assert await a.fetch(0, topic="t1", partitions=(0, 1)) == "1: 0-3x1"
+
+
+async def test_partitions_beyond_the_first_hundred_begin_as_those_before_them(shares: ShareWorld) -> None:
+    await shares.configure(share_auto_offset_reset="latest")
+    await shares.create("wide", 101)
+    await shares.produce(3, topic="wide", partition=100)
+    a = shares.member("a", "wide")
+
+    await shares.joined(a)
+
+    assert await shares.start_offset("wide", 100) == 3
+
+
+async def test_interrupted_first_initialisation_is_no_growth(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await shares.configure(share_auto_offset_reset="latest")
+    await shares.create("wide", 101)
+    await shares.produce(3, topic="wide")
+    a, run, done = shares.member("a", "wide"), Store.run, itertools.count()
+
+    async def run_once(store: Store, script: Script, *args: Any) -> Any:
+        if script is INITIALIZE_PARTITIONS and next(done) == 1:
+            raise StoreUnavailable("no answer")
+        return await run(store, script, *args)
+
+    monkeypatch.setattr(Store, "run", run_once)
+    assert await a.join("wide") == "COORDINATOR_NOT_AVAILABLE"
+
+    await shares.joined(a)
+
+    assert await shares.start_offset("wide", 0) == 3
 
 
 async def test_scenario_12_by_duration(shares: ShareWorld) -> None:

@@ -112,6 +112,19 @@ async def test_scenario_50_alter_creates_a_group(shares: ShareWorld) -> None:
     assert await a.fetch(0) == "3-4x1"
 
 
+async def test_altered_offsets_of_one_partition_leave_the_others_to_the_reset_policy(shares: ShareWorld) -> None:
+    await shares.configure(share_auto_offset_reset="latest")
+    for partition in (0, 1):
+        await shares.produce(3, topic="t2", partition=partition)
+
+    assert await altered(shares, ("t2", 0, 2)) == "NONE"
+
+    await shares.produce(1, topic="t2", partition=1)
+    a = shares.member("a", "t2")
+    await shares.joined(a)
+    assert await a.fetch(0, partitions=(0, 1)) == "2-2x1 1: 3-3x1"
+
+
 async def test_altered_offsets_of_unknown_partitions_create_no_group(shares: ShareWorld) -> None:
     assert await altered(shares, ("none", 0, 3), ("t1", 9, 3)) == (
         "UNKNOWN_TOPIC_OR_PARTITION UNKNOWN_TOPIC_OR_PARTITION"

@@ -131,10 +131,14 @@ def _described(
 
 @api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
 async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> Any:
-    """Set start offsets of a group without members and drop its records in flight; the first one creates a group."""
+    """Set start offsets of a group without members and drop its records in flight; the first one creates a group.
+
+    The other partitions of a topic that the group did not read before begin as at a first assignment, but now.
+    """
     keys = _keys(call, request.group_id)
     await _expire(call, keys)
     changes: list[tuple[SharePartition, str, int]] = []
+    altered: dict[UUID, Topic] = {}
     responses = []
     for topic in request.topics:
         found, error = await _found(call, topic.topic_name)
@@ -146,12 +150,19 @@ async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> A
             if found is not None and failure is None:
                 partition = SharePartition(found.topic_id, one.partition_index)
                 changes.append((partition, topic.topic_name, max(one.start_offset, 0)))
+                altered[found.topic_id] = found
             results.append(_result(failure, partition_index=one.partition_index))
         topic_id = _NO_ID if found is None else found.topic_id
         responses.append(Fields(topic_name=topic.topic_name, topic_id=topic_id, partitions=tuple(results)))
     if changes:
         await group_creation.admit(call, keys)
+    starts, new = call.context.shares.start_offsets, list[Topic]()
+    for found in altered.values():
+        if not await starts.is_read(keys, found.topic_hex, found.partition_count):
+            new.append(found)
     await offsets.alter_offsets(call.store, keys, changes)
+    for found in new:
+        await starts.initialise_others(keys, found.name, found.topic_hex, found.partition_count)
     return _whole(responses)
 
 

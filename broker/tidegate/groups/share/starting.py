@@ -89,23 +89,54 @@ class StartOffsets:
     ) -> None:
         """Initialise the partitions in `after` that are not in `before` (name -> topic id in hex, partition count).
 
-        Partitions that a topic gained later begin at their first record, so that none is missed. Raises
-        StoreUnavailable, CoordinatorLoadInProgress if an offset is not known yet.
+        Partitions that a topic gained since the group began to read it begin at their first record, so that none is
+        missed, also those that it gained while the group had no members. Raises StoreUnavailable,
+        CoordinatorLoadInProgress if an offset is not known yet.
         """
         if before == after:
             return
-        policy = await self._store.command("HGET", keys.configs, RESET_CONFIG)
-        for name, (topic_id, count) in after.items():
-            old_id, old_count = before.get(name, ("", 0))
-            grown_from = old_count if old_id == topic_id else 0
-            rule = EARLIEST if grown_from else (policy or LATEST.encode()).decode()
-            for first in range(grown_from, count, _PARTITIONS_AT_ONCE):
-                part = range(first, min(first + _PARTITIONS_AT_ONCE, count))
-                fields = [f"{topic_id}:{index}" for index in part]
-                known = await self._store.command("HMGET", keys.shares, *fields)
-                missing = [index for index, found in zip(part, known, strict=True) if found is None]
-                if missing:
-                    await self._initialise(keys, name, topic_id, missing, rule)
+        for name, topic in after.items():
+            if before.get(name) != topic:
+                await self._initialise_topic(keys, name, *topic)
+
+    async def is_read(self, keys: GroupKeys, topic_id: str, count: int) -> bool:
+        """Whether the group has initialised a partition of the topic. Raises StoreUnavailable."""
+        return bool(await self._initialised(keys, topic_id, count))
+
+    async def initialise_others(self, keys: GroupKeys, name: str, topic_id: str, count: int) -> None:
+        """Initialise the other partitions of a topic that the group begins to read at altered offsets.
+
+        They begin as at a first assignment; those that the topic gains later, at their first record. Raises as
+        `initialise`.
+        """
+        found = await self._initialised(keys, topic_id, count)
+        missing = [index for index in range(count) if index not in found]
+        await self._initialise(keys, name, topic_id, missing, await self._policy(keys))
+
+    async def _initialise_topic(self, keys: GroupKeys, name: str, topic_id: str, count: int) -> None:
+        found = await self._initialised(keys, topic_id, count)
+        if len(found) == count:
+            return
+        # Of an initialisation that was interrupted the last partitions exist: those below them are not new.
+        grown_from = min(found, default=count)
+        for indexes, rule in (
+            (range(grown_from, count), EARLIEST),
+            (range(grown_from), await self._policy(keys)),
+        ):
+            await self._initialise(keys, name, topic_id, [index for index in indexes if index not in found], rule)
+
+    async def _initialised(self, keys: GroupKeys, topic_id: str, count: int) -> set[int]:
+        """The partitions of a topic that the group has initialised."""
+        found: set[int] = set()
+        for first in range(0, count, _PARTITIONS_AT_ONCE):
+            part = range(first, min(first + _PARTITIONS_AT_ONCE, count))
+            names = await self._store.command("HMGET", keys.shares, *(f"{topic_id}:{index}" for index in part))
+            found.update(index for index, topic in zip(part, names, strict=True) if topic is not None)
+        return found
+
+    async def _policy(self, keys: GroupKeys) -> str:
+        policy: bytes | None = await self._store.command("HGET", keys.configs, RESET_CONFIG)
+        return LATEST if policy is None else policy.decode()
 
     async def restore(self, keys: GroupKeys, topic_id: str, index: int) -> bool:
         """Initialise a partition of the group whose state Redis has lost; False if the group does not have it.
@@ -121,18 +152,26 @@ class StartOffsets:
         return True
 
     async def _initialise(self, keys: GroupKeys, name: str, topic_id: str, indexes: Sequence[int], policy: str) -> None:
+        """Initialise partitions once the offsets of all are known, the last ones first."""
+        parts = [indexes[at : at + _PARTITIONS_AT_ONCE] for at in range(0, len(indexes), _PARTITIONS_AT_ONCE)]
+        offsets = [await self._offsets(keys, name, topic_id, part, policy) for part in parts]
+        for part, begins in zip(reversed(parts), reversed(offsets), strict=True):
+            key_names, args = [keys.shares], [name]
+            for index, offset in zip(part, begins, strict=True):
+                if offset is not None:
+                    key_names += keys.share(topic_id, index)
+                    args += (f"{topic_id}:{index}", str(offset))
+            await self._store.run(INITIALIZE_PARTITIONS, key_names, *args)
+
+    async def _offsets(
+        self, keys: GroupKeys, name: str, topic_id: str, indexes: Sequence[int], policy: str
+    ) -> list[int | None]:
         try:
-            offsets = await asyncio.gather(*(self._offset(keys.org, topic_id, index, policy) for index in indexes))
+            return await asyncio.gather(*(self._offset(keys.org, topic_id, index, policy) for index in indexes))
         except StoreUnavailable:
             raise
         except KafkaError as error:
             raise CoordinatorLoadInProgress(f"the offsets of {name} are not known yet: {error.message}") from error
-        key_names, args = [keys.shares], [name]
-        for index, offset in zip(indexes, offsets, strict=True):
-            if offset is not None:
-                key_names += keys.share(topic_id, index)
-                args += (f"{topic_id}:{index}", str(offset))
-        await self._store.run(INITIALIZE_PARTITIONS, key_names, *args)
 
     async def _offset(self, org: str, topic_id: str, index: int, policy: str) -> int | None:
         """The start offset of a partition; None if its topic was deleted."""
