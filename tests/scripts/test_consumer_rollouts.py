@@ -137,6 +137,52 @@ async def test_rollout_successor_with_another_subscription(consumers: ConsumerWo
     assert consumers.topics.parse("t2:0,1") <= c.assigned
 
 
+@every_mode
+async def test_rollout_successor_without_a_pattern_reads_its_own_topics_alone(consumers: ConsumerWorld) -> None:
+    """A successor is another process: what it does not send is not what the one before it had."""
+    a, b = await deployed(consumers, "web", "web")
+    await a.heartbeat(regex="t[25]", rack_id="r1", assignor="range")
+    await consumers.reconcile(a, b)
+    await a.leave()
+    c = process(consumers, "c")
+
+    await c.join("t4")
+    await consumers.reconcile(b, c)
+
+    assert b.assigned | c.assigned == consumers.topics.parse("t4:0,1,2,3")
+    member = (await consumers.group()).members[c.member_id]
+    assert (member.regex, member.rack_id, member.assignor, member.topics) == ("", None, None, frozenset({"t4"}))
+
+
+@every_mode
+async def test_rollout_successor_with_a_pattern_reads_what_it_matches_alone(consumers: ConsumerWorld) -> None:
+    a, b = await deployed(consumers, "web", "web")
+    await a.leave()
+    c = process(consumers, "c")
+
+    await c.ask(0, rebalance_timeout_ms=60_000, regex="t2", owned=frozenset())
+    await consumers.reconcile(b, c)
+
+    assert consumers.topics.text(b.assigned) == "t4:0,1,2,3"
+    assert consumers.topics.text(c.assigned) == "t2:0,1"
+
+
+@every_mode
+async def test_rollout_leaver_that_joins_again_is_its_own_successor(consumers: ConsumerWorld) -> None:
+    a, b = await deployed(consumers, "web", "web")
+    had, epoch = consumers.topics.text(a.assigned), a.epoch
+    await a.leave()
+    assert await a.join() == (epoch, had)
+
+    await a.heartbeat(regex="t[25]")
+    await consumers.reconcile(a, b)
+    await a.leave()
+    await a.join("t4")
+    await consumers.reconcile(a, b)
+
+    assert a.assigned | b.assigned == consumers.topics.parse("t4:0,1,2,3")
+
+
 async def test_rollout_session_timeout_frees_partitions(consumers: ConsumerWorld) -> None:
     _, b = await deployed(consumers, "web", "web")
 

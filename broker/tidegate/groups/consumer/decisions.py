@@ -150,13 +150,13 @@ def _join(group: ConsumerGroup, request: HeartbeatRequest, size_max: int) -> _En
         if owner is not None and owner != request.member_id:
             return _replace_static(group, group.members[owner], request)
     if member is not None and member.is_away:
-        return _replace_static(group, member, request)
+        return (_succeed if member.awaits_successor else _replace_static)(group, member, request)
     owned = NO_PARTITIONS if request.classic is None else request.owned
     if member is not None:
         return _enter(group, member, request, owned)
     predecessor = rollouts.predecessor(group, request)
     if predecessor is not None:
-        return _take_over(group, predecessor, request)
+        return _succeed(group, predecessor, request)
     if len(group.members) >= size_max:
         raise GroupMaxSizeReached(f"the group has {size_max} members already")
     if not group.is_stored:
@@ -186,6 +186,13 @@ def _replace_static(group: ConsumerGroup, away: Member, request: HeartbeatReques
     if not away.is_away and away.classic is None and request.classic is None:
         raise UnreleasedInstanceId(f"the instance id {request.instance_id!r} is used by a member that has not left")
     return _take_over(group, away, request)
+
+
+def _succeed(group: ConsumerGroup, predecessor: Member, request: HeartbeatRequest) -> _Entered:
+    """A new member inherits the assignment of one that left, and nothing that its own request does not bring."""
+    unknown = replace(predecessor, rack_id=None, assignor=None, client_software="")
+    subscribed = replace(request, topics=request.topics or frozenset(), regex=request.regex or "")
+    return _take_over(group, unknown, subscribed)
 
 
 def _take_over(group: ConsumerGroup, away: Member, request: HeartbeatRequest) -> _Entered:
