@@ -18,6 +18,7 @@ import aiohttp
 import structlog
 
 from tidegate.http.sessions import Sessions
+from tidegate.security.documents import read_document
 from tidegate.security.identity import Identity
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
@@ -33,7 +34,6 @@ LOGIN_S: Final = 600
 _SCOPE: Final = "openid profile email"
 """The standard scopes, for the claims that name people; an issuer ignores those that it does not know."""
 _TIMEOUT_S: Final = 10.0
-_ANSWER_BYTES_MAX: Final = 1 << 20
 _DISCOVERY_MAX_AGE_S: Final = 3_600.0
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
@@ -169,7 +169,7 @@ class OpenIdLogin:
             ):
                 if answer.status != 200:
                     raise LoginFailed(f"{url} answers with status {answer.status}")
-                found = json.loads(await answer.content.read(_ANSWER_BYTES_MAX))
+                found = json.loads(await read_document(answer))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise LoginFailed(f"{url}: {str(error) or type(error).__name__}") from None
         if not isinstance(found, dict):

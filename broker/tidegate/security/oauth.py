@@ -11,6 +11,7 @@ import aiohttp
 import jwt
 import structlog
 
+from tidegate.security.documents import read_document, read_document_file
 from tidegate.security.identity import ORG_PATTERN, Identity
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
@@ -30,7 +31,6 @@ KEYS_MAX_AGE_S: Final = 3_600.0
 UNKNOWN_KEY_PAUSE_S: Final = 10.0
 """Time between two fetches because of tokens with an unknown key: anybody can send such tokens."""
 FETCH_TIMEOUT_S: Final = 10.0
-ANSWER_BYTES_MAX: Final = 1 << 20
 
 
 class InvalidToken(Exception):
@@ -124,16 +124,11 @@ class TokenValidator:
 
     async def _read(self) -> bytes:
         if self._url.startswith("file://"):
-            return await asyncio.to_thread(_read_file, self._url.removeprefix("file://"))
+            return await asyncio.to_thread(read_document_file, self._url.removeprefix("file://"))
         timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as session, session.get(self._url) as answer:
             answer.raise_for_status()
-            return await answer.content.read(ANSWER_BYTES_MAX)
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read(ANSWER_BYTES_MAX)
+            return await read_document(answer)
 
 
 def _listed(text: str | None) -> list[str]:
