@@ -16,7 +16,10 @@ ORG_PATTERN: Final = re.compile(r"[a-z0-9-]{1,63}")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An authenticated client. `expires_at` is in seconds since 1970, None forever."""
+    """An authenticated client.
+
+    `expires_at`: the end of its credential in seconds since 1970, including the allowed clock skew; None forever.
+    """
 
     principal: str
     org: str = DEFAULT_ORG

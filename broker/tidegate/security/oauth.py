@@ -25,7 +25,7 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 SCOPE_CLAIMS: Final = ("scope", "scp")
 """Claims that list a token's scopes; the first that it has counts. RFC 9068, and Microsoft's and Okta's name."""
 CLOCK_SKEW_S: Final = 30
-"""Kafka's default of sasl.oauthbearer.clock.skew.seconds."""
+"""Kafka's default of sasl.oauthbearer.clock.skew.seconds. A token, and the session that it began, end so much later."""
 KEYS_MAX_AGE_S: Final = 3_600.0
 """Kafka's default of sasl.oauthbearer.jwks.endpoint.refresh.ms."""
 UNKNOWN_KEY_PAUSE_S: Final = 10.0
@@ -95,7 +95,7 @@ class TokenValidator:
             org = claims.get(settings.sasl_oauthbearer_org_claim_name, "")
             if not isinstance(org, str) or not ORG_PATTERN.fullmatch(org):
                 raise InvalidToken(f"claim {settings.sasl_oauthbearer_org_claim_name} names no organisation")
-        return Identity(f"User:{name}", org, float(claims["exp"]))
+        return Identity(f"User:{name}", org, float(claims["exp"]) + CLOCK_SKEW_S)
 
     async def _key(self, key_id: str | None) -> jwt.PyJWK:
         """The issuer's key of this id; unknown ids and old keys are fetched again. Raises InvalidToken."""

@@ -21,7 +21,7 @@ from tidegate.security.errors import (
     UnsupportedSaslMechanism,
 )
 from tidegate.security.identity import Identity
-from tidegate.security.oauth import InvalidToken, TokenValidator
+from tidegate.security.oauth import CLOCK_SKEW_S, InvalidToken, TokenValidator
 from tidegate.security.sasl import OAuthBearer, Plain, Scram
 from tidegate.security.session import MakeAuthentication, SaslSession
 from tidegate.security.users import PASSWORD_LENGTH_MAX, SCRAM_MECHANISMS, Credential, User
@@ -181,7 +181,7 @@ def token(key: Any = KEY, **changed: Any) -> str:
 async def test_token_gives_principal_org_and_end(validator: TokenValidator) -> None:
     end = int(time.time()) + 300
 
-    assert await validator.identity(token(exp=end)) == Identity("User:alice", "acme", end)
+    assert await validator.identity(token(exp=end)) == Identity("User:alice", "acme", end + CLOCK_SKEW_S)
 
 
 async def test_token_scopes_may_be_a_list_in_scp(validator: TokenValidator) -> None:
@@ -274,6 +274,31 @@ async def test_session_reports_a_refused_token_that_is_not_acknowledged(validato
     one.end()
     one.end()
     assert refused == ["Authentication failed: the token was refused"]
+
+
+@pytest.mark.parametrize("max_reauth_ms", [0, 60_000])
+async def test_session_of_a_token_expired_within_the_clock_skew(validator: TokenValidator, max_reauth_ms: int) -> None:
+    """The issuer's clock may be behind: the token is admitted, and its session lasts until the skew has passed too."""
+    accepted: list[Identity] = []
+    one = SaslSession({"OAUTHBEARER": lambda: OAuthBearer(validator)}, max_reauth_ms, accepted.append, pytest.fail)
+    one.handshake("OAUTHBEARER")
+    expired = token(exp=int(time.time()) - CLOCK_SKEW_S // 3)
+
+    answer, lifetime_ms = await one.authenticate(b"n,,\x01auth=Bearer " + expired.encode() + b"\x01\x01")
+
+    assert (answer, len(accepted)) == (b"", 1)
+    left_ms = CLOCK_SKEW_S * 2 // 3 * 1000
+    assert left_ms - 5_000 < lifetime_ms <= left_ms if max_reauth_ms else lifetime_ms == 0
+
+
+async def test_session_refuses_a_token_expired_beyond_the_clock_skew(validator: TokenValidator) -> None:
+    one = SaslSession({"OAUTHBEARER": lambda: OAuthBearer(validator)}, 60_000, pytest.fail, lambda _: None)
+    one.handshake("OAUTHBEARER")
+    expired = token(exp=int(time.time()) - CLOCK_SKEW_S - 1)
+
+    answer = await one.authenticate(b"n,,\x01auth=Bearer " + expired.encode() + b"\x01\x01")
+
+    assert answer == (b'{"status":"invalid_token"}', 0)
 
 
 async def test_session_cannot_change_its_org(monkeypatch: pytest.MonkeyPatch) -> None:
