@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import aiohttp
@@ -37,6 +38,15 @@ class InvalidToken(Exception):
     """The token is refused; the message is for the log."""
 
 
+class InsufficientScope(InvalidToken):
+    """The token lacks a scope that `sasl_oauthbearer_required_scope` names; `scope` is all of them, as RFC 6749 writes
+    scopes."""
+
+    def __init__(self, required: Sequence[str]) -> None:
+        super().__init__(f"the token lacks a scope of {sorted(required)}")
+        self.scope = " ".join(required)
+
+
 class TokenValidator:
     """Checks signature, issuer, audience and times of tokens. Raises CannotStart."""
 
@@ -57,7 +67,7 @@ class TokenValidator:
         await self._fetches.close()
 
     async def identity(self, token: str) -> Identity:
-        """The identity of a valid token. Raises InvalidToken."""
+        """The identity of a valid token. Raises InvalidToken, InsufficientScope."""
         settings = self._settings
         try:
             key = await self._key(jwt.get_unverified_header(token).get("kid"))
@@ -77,6 +87,8 @@ class TokenValidator:
             identity = self._of_claims(claims)
         except (jwt.PyJWTError, InvalidToken) as error:
             self._limited_log.warn("oauth_token_refused", reason=str(error))
+            if isinstance(error, InvalidToken):
+                raise
             raise InvalidToken(str(error)) from None
         return identity
 
@@ -85,11 +97,11 @@ class TokenValidator:
         name = claims.get(settings.sasl_oauthbearer_sub_claim_name)
         if not isinstance(name, str) or not name.strip():
             raise InvalidToken(f"the token has no claim {settings.sasl_oauthbearer_sub_claim_name}")
-        required = set(_listed(settings.sasl_oauthbearer_required_scope))
+        required = _listed(settings.sasl_oauthbearer_required_scope)
         granted = next((claims[name] for name in SCOPE_CLAIMS if name in claims), None)
         scopes = granted.split() if isinstance(granted, str) else granted if isinstance(granted, list) else []
         if not all(scope in scopes for scope in required):
-            raise InvalidToken(f"the token lacks a scope of {sorted(required)}")
+            raise InsufficientScope(required)
         org = "default"
         if settings.sasl_oauthbearer_org_claim_name:
             org = claims.get(settings.sasl_oauthbearer_org_claim_name, "")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import re
 from typing import Final
 
@@ -16,13 +17,14 @@ from scramp.core import ScramException
 from tidegate.errors import StoreUnavailable
 from tidegate.security.errors import SaslAuthenticationFailed
 from tidegate.security.identity import Identity
-from tidegate.security.oauth import InvalidToken, TokenValidator
+from tidegate.security.oauth import InsufficientScope, InvalidToken, TokenValidator
 from tidegate.security.users import ITERATIONS_MIN, NOBODY, Credential, User, Users
 
 NAME_LENGTH_MAX: Final = 1_024
 
 _WRONG: Final = "Authentication failed: invalid credentials with SASL mechanism {}"
 """Kafka's text. The same for an unknown user and a wrong password."""
+_OTHER_USER: Final = "Authentication failed: the client cannot act for another user"
 
 
 class Plain:
@@ -44,7 +46,7 @@ class Plain:
         if not await asyncio.to_thread(user.accepts, password):
             raise SaslAuthenticationFailed(_WRONG.format("PLAIN"))
         if authorization_id not in ("", name):
-            raise SaslAuthenticationFailed("Authentication failed: the client cannot act for another user")
+            raise SaslAuthenticationFailed(_OTHER_USER)
         self.identity = Identity(f"User:{name}", user.org)
         return b""
 
@@ -85,7 +87,7 @@ class Scram:
         match = _CLIENT_FIRST.fullmatch(message)
         if match is None or len(match["name"]) > NAME_LENGTH_MAX:
             raise SaslAuthenticationFailed(_WRONG.format(self._mechanism))
-        name = match["name"].replace("=2C", ",").replace("=3D", "=")
+        name = _decoded(match["name"])
         user = await _find(self._users, name)
         if user is not None and self._mechanism in user.credentials:
             self._user, self._credential = user, user.credentials[self._mechanism]
@@ -103,6 +105,11 @@ class Scram:
 _CLIENT_FIRST: Final = re.compile(r"[nyp][^,]*,[^,]*,n=(?P<name>[^,]+),r=.*", re.DOTALL)
 
 
+def _decoded(name: str) -> str:
+    """A name of RFC 5801 and 5802, in which commas and equals signs are escaped."""
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
 class OAuthBearer:
     """One message with a token; after a refused one the client sends a byte, and is then refused (RFC 7628)."""
 
@@ -114,20 +121,27 @@ class OAuthBearer:
     async def step(self, token: bytes) -> bytes:
         if self.is_refused:
             raise SaslAuthenticationFailed(_WRONG.format("OAUTHBEARER"))
-        match = _BEARER.fullmatch(token)
+        match = _BEARER.fullmatch(token.decode("utf-8", "surrogateescape"))
         if match is None:
             raise SaslAuthenticationFailed("Authentication failed: malformed OAUTHBEARER message")
         try:
-            self.identity = await self._validator.identity(match["token"].decode("ascii"))
+            identity = await self._validator.identity(match["token"])
+        except InsufficientScope as error:
+            self.is_refused = True
+            return json.dumps({"status": "insufficient_scope", "scope": error.scope}, separators=(",", ":")).encode()
         except InvalidToken:
             self.is_refused = True
             return b'{"status":"invalid_token"}'
+        authorization_id = match["authzid"]
+        if authorization_id is not None and f"User:{_decoded(authorization_id)}" != identity.principal:
+            raise SaslAuthenticationFailed(_OTHER_USER)
+        self.identity = identity
         return b""
 
 
 _BEARER: Final = re.compile(
-    rb"[nyp][^,]*,[^,]*,\x01(?:[A-Za-z]+=[^\x01]*\x01)*?auth=(?i:bearer) +(?P<token>[\x21-\x7e]+)\x01"
-    rb"(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
+    r"[ny],(?:a=(?P<authzid>(?:[^\0,=]|=2C|=3D)+))?,\x01"
+    r"(?:[A-Za-z]+=[^\x01]*\x01)*?auth=(?i:bearer) +(?P<token>[\x21-\x7e]+)\x01(?:[A-Za-z]+=[^\x01]*\x01)*\x01"
 )
 
 

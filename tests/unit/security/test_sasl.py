@@ -139,7 +139,10 @@ async def test_scram_unknown_user_gets_the_same_salt_each_time() -> None:
     assert len(salts) == 1
 
 
-@pytest.mark.parametrize("message", [b"", b"n,,", b"n,,r=x", b"\xff", b"n,,n=alice,r=", b"p=tls-unique,,n=alice,r=abc"])
+@pytest.mark.parametrize(
+    "message",
+    [b"", b"n,,", b"n,,r=x", b"\xff", b"n,,n=alice,r=", b"p=tls-unique,,n=alice,r=abc", b"n,a=bob,n=alice,r=abc"],
+)
 async def test_scram_malformed_is_refused(message: bytes) -> None:
     with pytest.raises(SaslAuthenticationFailed):
         await Scram("SCRAM-SHA-512", USERS).step(message)
@@ -226,6 +229,36 @@ async def test_oauthbearer_exchange(validator: TokenValidator) -> None:
     assert await exchange.step(b"n,,\x01auth=Bearer " + token().encode() + b"\x01\x01") == b""
     assert exchange.identity is not None
     assert exchange.identity.principal == "User:alice"
+
+
+@pytest.mark.parametrize(("authzid", "name"), [("alice", "alice"), ("a=2Cb=3Dc", "a,b=c")])
+async def test_oauthbearer_own_authorization_id(validator: TokenValidator, authzid: str, name: str) -> None:
+    exchange = OAuthBearer(validator)
+
+    message = f"n,a={authzid},\x01auth=Bearer {token(sub=name)}\x01\x01"
+    assert await exchange.step(message.encode()) == b""
+    assert exchange.identity is not None
+    assert exchange.identity.principal == f"User:{name}"
+
+
+@pytest.mark.parametrize("header", ["n,a=bob,", "n,a=,", "n,alice,", "n,a=alice=2,", "nobody,,", "p=tls-unique,,"])
+async def test_oauthbearer_other_authorization_id_or_header_is_refused(validator: TokenValidator, header: str) -> None:
+    exchange = OAuthBearer(validator)
+
+    with pytest.raises(SaslAuthenticationFailed):
+        await exchange.step(f"{header}\x01auth=Bearer {token()}\x01\x01".encode())
+    assert exchange.identity is None
+
+
+async def test_oauthbearer_missing_scope_is_named(validator: TokenValidator) -> None:
+    """RFC 7628, 3.2.2: the client can ask its issuer for that scope."""
+    exchange = OAuthBearer(validator)
+
+    answer = await exchange.step(f"n,,\x01auth=Bearer {token(scope='a b')}\x01\x01".encode())
+
+    assert json.loads(answer) == {"status": "insufficient_scope", "scope": "kafka.use"}
+    with pytest.raises(SaslAuthenticationFailed):
+        await exchange.step(b"\x01")
 
 
 async def test_oauthbearer_refused_token_is_answered_then_refused(validator: TokenValidator) -> None:
