@@ -23,7 +23,7 @@ from tidegate.security.errors import (
 from tidegate.security.identity import Identity
 from tidegate.security.oauth import CLOCK_SKEW_S, InvalidToken, TokenValidator
 from tidegate.security.sasl import OAuthBearer, Plain, Scram
-from tidegate.security.session import MakeAuthentication, SaslSession
+from tidegate.security.session import TOKEN_BYTES_MAX, MakeAuthentication, SaslSession
 from tidegate.security.users import PASSWORD_LENGTH_MAX, SCRAM_MECHANISMS, Credential, User
 
 PASSWORD = "alice's secret"
@@ -248,6 +248,23 @@ async def test_oauthbearer_other_authorization_id_or_header_is_refused(validator
     with pytest.raises(SaslAuthenticationFailed):
         await exchange.step(f"{header}\x01auth=Bearer {token()}\x01\x01".encode())
     assert exchange.identity is None
+
+
+@pytest.mark.parametrize("pairs", ["auth=Basic x\x01auth=Bearer {}\x01", "auth=Bearer {}\x01auth=Bearer x\x01"])
+async def test_oauthbearer_two_tokens_are_refused(validator: TokenValidator, pairs: str) -> None:
+    with pytest.raises(SaslAuthenticationFailed, match="malformed"):
+        await OAuthBearer(validator).step(f"n,,\x01{pairs.format(token())}\x01".encode())
+
+
+async def test_oauthbearer_longest_malformed_message_takes_no_time(validator: TokenValidator) -> None:
+    """Anybody may send it, and the other connections wait meanwhile."""
+    message = b"n,,\x01" + b"auth=bearer x\x01" * (TOKEN_BYTES_MAX // 14 - 1)
+    began_s = time.process_time()
+
+    with pytest.raises(SaslAuthenticationFailed, match="malformed"):
+        await OAuthBearer(validator).step(message)
+
+    assert time.process_time() - began_s < 0.3  # it takes 5 ms; 1 s if every token is tried
 
 
 async def test_oauthbearer_missing_scope_is_named(validator: TokenValidator) -> None:
