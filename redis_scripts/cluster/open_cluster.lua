@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Store the cluster's identity and the settings that all its brokers share: the first broker writes, all read.
 
-KEYS[1]  info  hash  cluster_id, layout, restoring, and one field for each shared setting
+KEYS[1]  info  hash  cluster_id, layout, restoring, salt_key, and one field for each shared setting
 ARGV[1]  and on: field, value to store if there is none yet, ...
 Returns  {NONE, whether a restore has begun and not ended, the stored value of each field, in the same order};
          safe to run twice

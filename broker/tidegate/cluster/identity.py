@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import secrets
 import uuid
 from typing import Final
 
@@ -16,6 +17,10 @@ OPEN_CLUSTER = Script("cluster/open_cluster")
 
 LAYOUT_VERSION: Final = 1
 """Incremented when keys or their contents change so that older brokers would misread them."""
+
+SALT_KEY: Final = "salt_key"
+"""Field: a random key, from which brokers derive the salts of SCRAM users that do not exist."""
+_SALT_KEY_BYTES: Final = 32
 
 
 def new_cluster_id() -> str:
@@ -34,8 +39,8 @@ async def open_cluster(store: Store, settings: Settings, cluster_id: str | None 
         "layout": str(LAYOUT_VERSION),
         "coordinator_shards": str(settings.coordinator_shards),
     }
-    pairs = [text for pair in shared.items() for text in pair]
-    restoring, *stored = await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)
+    pairs = [text for pair in (*shared.items(), (SALT_KEY, secrets.token_hex(_SALT_KEY_BYTES))) for text in pair]
+    restoring, *stored, _ = await store.run(OPEN_CLUSTER, [store.cluster_keys.info], *pairs)
     if restoring:
         where = f"this cluster ({settings.key_prefix!r} on {store.metadata_node}) is being restored"
         if cluster_id is not None:

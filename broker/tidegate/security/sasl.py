@@ -6,7 +6,6 @@ One object serves one exchange (`session.Authentication`). Imported only where a
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 from typing import Final
@@ -82,17 +81,17 @@ class Scram:
     async def _find_credential(self, message: str) -> None:
         """Find the credential of the user whom the client's first message names; unknown users get a constant one.
 
-        A constant one: an exchange that ended early would show which users exist.
+        An exchange that ended early, or another salt each time, would show which users exist.
         """
         match = _CLIENT_FIRST.fullmatch(message)
         if match is None or len(match["name"]) > NAME_LENGTH_MAX:
             raise SaslAuthenticationFailed(_WRONG.format(self._mechanism))
         name = _decoded(match["name"])
+        salt = await self._users.salt_of_unknown_user(self._mechanism, name)  # of each user, so that all take as long
         user = await _find(self._users, name)
         if user is not None and self._mechanism in user.credentials:
             self._user, self._credential = user, user.credentials[self._mechanism]
         else:
-            salt = hashlib.sha256(self._users.key.encode() + name.encode()).digest()
             self._credential = Credential(salt, bytes(32), bytes(32), ITERATIONS_MIN)
 
     def _keys_of(self, _: str) -> tuple[bytes, bytes, bytes, int]:

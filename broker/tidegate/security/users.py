@@ -17,7 +17,8 @@ from typing import Final, Self
 
 import structlog
 
-from tidegate.errors import CoordinatorNotAvailable
+from tidegate.cluster.identity import SALT_KEY
+from tidegate.errors import CoordinatorNotAvailable, StoreUnavailable
 from tidegate.security.errors import UnacceptableCredential
 from tidegate.store.keys import ClusterKeys
 from tidegate.store.scripts import Script
@@ -144,14 +145,22 @@ class Users:
     """The users of the cluster. Each method reads or writes Redis and raises StoreUnavailable."""
 
     def __init__(self, store: Store, keys: ClusterKeys) -> None:
-        self.key = keys.users
         self._store = store
         self._keys = keys
+        self._salt_key: bytes | None = None
 
     async def get(self, name: str) -> User | None:
         """A user's record, or None."""
         text = await self._store.command("HGET", self._keys.users, name)
         return None if text is None else User.parse(name, text)
+
+    async def salt_of_unknown_user(self, mechanism: str, name: str) -> bytes:
+        """A salt for a name without a credential: the same from every broker, and not to be computed by clients."""
+        if self._salt_key is None:
+            self._salt_key = await self._store.command("HGET", self._keys.info, SALT_KEY)
+        if self._salt_key is None:
+            raise StoreUnavailable(f"{self._keys.info} has no {SALT_KEY}: the cluster is not open")
+        return hmac.digest(self._salt_key, f"{mechanism} {name}".encode(), "sha256")
 
     async def all(self) -> list[User]:
         """Every user, in order of name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -32,13 +33,14 @@ PASSWORD = "alice's secret"
 class OneUser:
     """Knows Alice of organisation acme."""
 
-    key = "users"
-
     def __init__(self) -> None:
         self.alice = User("alice", "acme", {name: Credential.of_password(name, PASSWORD) for name in SCRAM_MECHANISMS})
 
     async def get(self, name: str) -> User | None:
         return self.alice if name == "alice" else None
+
+    async def salt_of_unknown_user(self, mechanism: str, name: str) -> bytes:
+        return hashlib.sha256(f"a secret {mechanism} {name}".encode()).digest()
 
 
 USERS: Any = OneUser()
