@@ -14,7 +14,7 @@ ARGV[3]     default of the largest window, offsets
 ARGV[4]     member id
 ARGV[5]     channel to notify of records that are available again
 ARGV[6]     the group's name in the shard's keys
-ARGV[7]     id of the member's share session, which has a lock that it renews
+ARGV[7]     id of the member's share session, which has a lock that it renews, and undoes its own deliveries alone
 ARGV[8...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
             for each batch: first offset, last offset, a digit for each offset or one for all: 0 and 1 finish a record,
             2 releases it, 3 rejects it, 4 renews its lock, 5 undoes its delivery
@@ -45,11 +45,12 @@ local function rows_within(p, first, last)
   return rows
 end
 
--- Whether the member holds every offset of a range.
-local function is_held(p, first, last)
+-- Whether the member holds every offset of a range; for a delivery to undo, in this session.
+local function is_held(p, first, last, kind)
   local next_offset = first
   for _, row in ipairs(rows_within(p, first, last)) do
     if row.first > next_offset or row.owner ~= member_id then return false end
+    if kind == UNDO and row.session ~= session then return false end
     next_offset = row.last + 1
   end
   return next_offset > last
@@ -113,7 +114,7 @@ local function acknowledge_partition(key, at, batch_count)
   end
   for _, run in ipairs(runs) do
     if code ~= ERROR.NONE then break end
-    if (run[3] == RENEW and not renews) or not is_held(p, run[1], run[2]) then code = ERROR.INVALID_RECORD_STATE end
+    if (run[3] == RENEW and not renews) or not is_held(p, unpack(run)) then code = ERROR.INVALID_RECORD_STATE end
   end
   if code == ERROR.NONE then
     local was_full = share_rows.is_window_full(p, start, 0)

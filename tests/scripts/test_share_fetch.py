@@ -12,10 +12,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from tests.support.log_broker import Asked
 from tests.support.shares import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
 from tidegate.errors import StoreUnavailable
+from tidegate.groups.share.acknowledgements import UNDO, Acknowledgement
 from tidegate.groups.share.records import ACQUIRE_RECORDS
+from tidegate.groups.share.sessions import Acquirer, SharePartition
 from tidegate.groups.share.starting import INITIALIZE_PARTITIONS
 from tidegate.records.batch import iter_headers
 from tidegate.store.scripts import Script
@@ -367,6 +371,119 @@ async def test_scenario_20_another_connection_takes_the_session(shares: ShareWor
 
     assert await second.fetch() == ""
     assert await a.fetch() == EPOCH
+
+
+def reconnected(shares: ShareWorld, member: Member) -> Member:
+    """The same member on another connection to its broker, because nothing is answered on the first one."""
+    connection = shares.brokers[0].connect()
+    return Member(shares, member.name, member.topics, connection, member.epoch, member.session_epoch)
+
+
+async def waiting(member: Member) -> Asked:
+    """A fetch of the member that waits for records."""
+    await member.fetch(0)
+    asked = member.sending(max_wait_ms=30_000)
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert not asked.answer.done()
+    return asked
+
+
+async def ended(member: Member, asked: Asked) -> str:
+    """The answer of a fetch that no longer waits."""
+    return member.text(await asyncio.wait_for(asked.answer, 10))
+
+
+async def test_waiting_fetch_of_a_replaced_session_ends_and_acquires_nothing(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    old, again = await waiting(a), reconnected(shares, a)
+
+    assert await again.fetch(0) == ""
+
+    assert await ended(a, old) == ""
+    await shares.produce(3)
+    assert await again.fetch() == "0-2x1"
+
+
+async def test_waiting_fetch_of_a_closed_session_ends_and_acquires_nothing(shares: ShareWorld) -> None:
+    a, b = await reading(shares, "a", "b")
+    old, again = await waiting(a), reconnected(shares, a)
+
+    assert await again.acknowledge(epoch=-1) == "NONE"
+
+    assert await ended(a, old) == ""
+    await shares.produce(3)
+    assert await b.fetch(0) == "0-2x1"
+
+
+async def test_waiting_fetch_ends_when_its_session_continues_on_another_connection(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    old, again = await waiting(a), reconnected(shares, a)
+
+    assert await again.fetch() == ""
+
+    assert await ended(a, old) == ""
+    await shares.produce(3)
+    assert await again.fetch() == "0-2x1"
+
+
+async def test_waiting_fetch_outlasts_acknowledgements_of_its_connection(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    await shares.produce(3)
+    await a.fetch(0)
+    old = a.sending(max_wait_ms=30_000)
+
+    assert await a.ack(0, 2) == "NONE"
+    await shares.produce(2)
+
+    assert await ended(a, old) == "3-4x1"
+
+
+async def test_waiting_fetch_ends_when_another_connection_of_its_session_is_closed(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    old, again = await waiting(a), reconnected(shares, a)
+    session = shares.brokers[0].context.shares.sessions.proceed(
+        shares.keys, "member-a", again.session_epoch, a.connection.client.connection_id
+    )
+    session.connection_id = again.connection.client.connection_id
+    shares.brokers[0].context.shares.sessions.close_connection(session.connection_id)
+
+    assert await ended(a, old) == ""
+
+
+async def test_reading_fetch_of_a_replaced_session_undoes_what_it_acquired(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a,) = await reading(shares, "a")
+    await a.fetch(0)
+    await shares.produce(3)
+    records, again, opened = shares.brokers[0].context.shares.records, reconnected(shares, a), list[Asked]()
+    acquire = records.acquire
+
+    async def acquire_and_replace(*args: Any, **fields: Any) -> Any:
+        acquired = await acquire(*args, **fields)
+        if acquired.record_count and not opened:
+            opened.append(again.sending(0, max_wait_ms=30_000))
+        return acquired
+
+    monkeypatch.setattr(records, "acquire", acquire_and_replace)
+
+    assert await a.fetch() == ""
+    assert await ended(again, opened[0]) == "0-2x1"
+
+
+async def test_undo_of_what_another_session_of_the_member_acquired_is_refused(shares: ShareWorld) -> None:
+    (a,) = await reading(shares, "a")
+    await shares.produce(3)
+    assert await a.fetch(0) == "0-2x1"
+    partition = SharePartition(shares.topics["t1"].topic_id, 0)
+    undone = [(partition, "", [Acknowledgement(0, 2, (UNDO,))])]
+
+    records = shares.brokers[0].context.shares.records
+    _, codes = await records.acknowledge(shares.keys, Acquirer("member-a", "0abc"), undone)
+
+    assert codes == [ErrorCode.invalid_record_state.value]
+    assert await a.ack(0, 2) == "NONE"
 
 
 async def test_scenario_21_forgotten_partitions(shares: ShareWorld) -> None:

@@ -1,7 +1,9 @@
 """ShareFetch: acknowledge, acquire records and read them; wait while there are none (KIP-932).
 
 A waiting fetch may be resumed by an append to one of its partitions, by records of its group that are released, and
-when the first lock expires (`groups/share/wakeups.py`). Source: KafkaApis.handleShareFetchRequest, DelayedShareFetch.
+when the first lock expires (`groups/share/wakeups.py`). A member that opens another session, closes its own, or
+continues with it on another connection does not await the fetch that is under way: that one ends without records. Kafka
+lets it acquire them, for nobody. Source: KafkaApis.handleShareFetchRequest, DelayedShareFetch.
 """
 
 from __future__ import annotations
@@ -109,10 +111,11 @@ class ShareFetching:
         wait_ms = min(request.max_wait // _MS, call.context.settings.connections_max_idle_ms)
         self._deadline_s = self._loop.time() + wait_ms / 1000
         self._changed = asyncio.Event()
-        self._is_gone = False
+        self._is_gone = self._is_superseded = False
         self.partitions: frozenset[SharePartition] = frozenset()
         """Those whose records it waits for."""
-        self._stop_listening: list[Callable[[], None]] = []
+        session.on_superseded.add(self._supersede)
+        self._stop_listening: list[Callable[[], None]] = [lambda: session.on_superseded.discard(self._supersede)]
 
     async def run(self) -> None:
         """Acknowledge, fetch, and reply once."""
@@ -127,6 +130,8 @@ class ShareFetching:
                 reading = self._new_reading()
                 self.partitions = frozenset(reading.order)
                 await self._read_or_wait(reading)
+                if self._is_superseded:
+                    await reading.undo()
                 results = reading.results
             self._reply(results, acknowledged)
         except Exception as error:
@@ -141,7 +146,8 @@ class ShareFetching:
         request = self._request
         max_bytes = max(1, min(request.max_bytes, BYTES_MAX))
         exact = request.share_acquire_mode == RECORD_LIMIT
-        return ShareReading(self._call, self._session, request.max_records, max_bytes, request.batch_size, exact)
+        limits = request.max_records, max_bytes, request.batch_size
+        return ShareReading(self._call, self._session, *limits, exact, lambda: self._is_superseded)
 
     # -- waiting
 
@@ -166,7 +172,7 @@ class ShareFetching:
                 return
 
     def _is_over(self, reading: ShareReading) -> bool:
-        if reading.has_news or self._is_gone or self._session.is_ended or self._call.draining.is_set():
+        if reading.has_news or self._is_gone or self._is_superseded or self._call.draining.is_set():
             return True
         return self._loop.time() >= self._deadline_s or not reading.order
 
@@ -191,7 +197,7 @@ class ShareFetching:
                     await self._changed.wait()
             except TimeoutError:
                 return False
-        return not self._is_gone
+        return not self._is_gone and not self._is_superseded
 
     def resume(self) -> None:
         """Read again."""
@@ -199,6 +205,10 @@ class ShareFetching:
 
     def answer(self) -> None:
         """Answer with what there is: the broker drains."""
+        self._changed.set()
+
+    def _supersede(self) -> None:
+        self._is_superseded = True
         self._changed.set()
 
     def cancel(self) -> None:

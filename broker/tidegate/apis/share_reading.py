@@ -7,8 +7,10 @@ faster. Records that cannot be read, or do not fit into the answer, are put back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
+
+import structlog
 
 from tidegate.apis.call import Call
 from tidegate.apis.share_runs import enough_runs, offered_runs, single_records
@@ -23,7 +25,7 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
 )
 from tidegate.groups.share.acknowledgements import UNDO, Acknowledgement
-from tidegate.groups.share.errors import UnsupportedForMessageFormat
+from tidegate.groups.share.errors import ShareSessionNotFound, UnsupportedForMessageFormat
 from tidegate.groups.share.records import PARTITIONS_PER_SCRIPT, Acquired, AcquiredRecords, Readable, Reads
 from tidegate.groups.share.sessions import SharePartition, ShareSession
 from tidegate.groups.share.windows import Window
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from tidegate.log.logs import AnyLog
     from tidegate.log.read import Slice
 
+logger = structlog.get_logger()
+
 _READ_BYTES: Final = 1 << 20
 """Bytes read at once behind a window: a fetch asks for a number of records, and what it does not take is read again."""
 _PASSES_MAX: Final = 16
@@ -45,11 +49,18 @@ class ShareReading:
     """The results of one ShareFetch so far."""
 
     def __init__(
-        self, call: Call, session: ShareSession, max_records: int, max_bytes: int, batch_size: int, exact: bool
+        self,
+        call: Call,
+        session: ShareSession,
+        max_records: int,
+        max_bytes: int,
+        batch_size: int,
+        exact: bool,
+        is_superseded: Callable[[], bool],
     ):
         self._call, self._session = call, session
         self._max_records, self._max_bytes = max_records, max_bytes
-        self._batch_size, self._exact = batch_size, exact
+        self._batch_size, self._exact, self._is_superseded = batch_size, exact, is_superseded
         self._taken = self._size = 0
         self._is_full = False
         self.order = session.rotated()
@@ -118,6 +129,8 @@ class ShareReading:
     # -- acquiring
 
     async def _acquire(self, readable: Sequence[Readable]) -> AcquiredRecords:
+        if self._is_superseded():
+            raise ShareSessionNotFound("the member does not await this fetch")
         acquired = await self._call.context.shares.records.acquire(
             self._session.keys,
             self._session.acquirer,
@@ -270,6 +283,22 @@ class ShareReading:
             known = await log.latest()
         if known.high_watermark <= offset < known.log_end_offset:
             raise OffsetNotAvailable(f"the high watermark has not passed {offset}")
+
+    async def undo(self) -> None:
+        """Undo all deliveries, for nobody awaits the answer; if Redis is away, their locks expire."""
+        undone = [
+            (partition, "", [Acknowledgement(first, last, (UNDO,))])
+            for partition, result in self.results.items()
+            for first, last, _ in result.acquired
+        ]
+        self.results.clear()
+        session, records = self._session, self._call.context.shares.records
+        try:
+            for at in range(0, len(undone), PARTITIONS_PER_SCRIPT):
+                part = undone[at : at + PARTITIONS_PER_SCRIPT]
+                await records.acknowledge(session.keys, session.acquirer, part)
+        except StoreUnavailable as error:
+            logger.warning("share_records_not_released", group=session.keys.ref, reason=str(error))
 
     async def _put_back(self, partition: SharePartition, ranges: Sequence[Acquired]) -> None:
         """Undo the delivery of ranges that are not in the answer; if Redis is away, their locks expire."""

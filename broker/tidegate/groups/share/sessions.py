@@ -68,12 +68,19 @@ class ShareSession:
     """Whether its connection was closed, so that nobody gets what is acquired from now on."""
     next_first: int = 0
     """Where the next fetch begins, so that no busy partition starves the others."""
+    on_superseded: set[Callable[[], None]] = field(default_factory=set)
+    """Ends the fetches under way: nobody awaits their records."""
     lock_ms: int = 0
     """The duration of the group's locks when a script last read it; 0 before."""
 
     def advance(self) -> None:
         """Expect the next epoch; after the largest one comes 1."""
         self.epoch = 1 if self.epoch == _EPOCH_MAX else self.epoch + 1
+
+    def supersede(self) -> None:
+        """End the fetches under way: the member closed the session, or went on without their answers."""
+        for end in list(self.on_superseded):
+            end()
 
     def rotated(self) -> list[SharePartition]:
         """The partitions in the order of this fetch."""
@@ -108,6 +115,8 @@ class ShareSessions:
         """Open a member's session in place of any old one, whose locks stay. Raises ShareSessionLimitReached."""
         name = (keys.group, member_id)
         old = self._sessions.pop(name, None)
+        if old is not None:
+            old.supersede()
         if len(self._sessions) >= self._max:
             raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
         session = ShareSession(keys, member_id, token_hex(4) if old is None else old.session_id, connection_id)
@@ -123,6 +132,7 @@ class ShareSessions:
     def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
         """The session of a request with its next epoch, which is then taken; another connection may continue with it.
 
+        A fetch that is under way on the connection before it ends.
         Raises ShareSessionNotFound, InvalidShareSessionEpoch.
         """
         session = self._sessions.get((keys.group, member_id))
@@ -130,7 +140,9 @@ class ShareSessions:
             raise ShareSessionNotFound("this broker has no session of the member")
         if epoch != session.epoch:
             raise InvalidShareSessionEpoch(f"the next share session epoch is {session.epoch}, not {epoch}")
-        session.connection_id = connection_id
+        if connection_id != session.connection_id:
+            session.supersede()
+            session.connection_id = connection_id
         session.advance()
         return session
 
@@ -139,11 +151,8 @@ class ShareSessions:
         session = self._sessions.pop((keys.group, member_id), None)
         if session is None:
             raise ShareSessionNotFound("this broker has no session of the member")
+        session.supersede()
         return session
-
-    def is_open(self, session: ShareSession) -> bool:
-        """Whether a session is still the member's."""
-        return self._sessions.get((session.keys.group, session.member_id)) is session
 
     def close_connection(self, connection_id: int) -> None:
         """End the sessions that a closed connection used last."""
@@ -151,4 +160,5 @@ class ShareSessions:
             if session.connection_id == connection_id:
                 del self._sessions[name]
                 session.is_ended = True
+                session.supersede()
                 self._on_ended(session)
