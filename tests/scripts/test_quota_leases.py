@@ -217,6 +217,83 @@ async def test_many_client_ids_are_bounded(fleet: Brokers, monkeypatch: pytest.M
     assert all(len(key) < 400 for key in broker._buckets)
 
 
+async def test_debt_survives_many_client_ids(fleet: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A muted client lets its bucket become idle and floods the broker with client ids."""
+    monkeypatch.setattr(leases_module, "CLIENTS_MAX", 10)
+    one = fleet(1)
+    await one.set(Quota.PRODUCE, RATE)
+    [broker] = one.brokers
+    broker.spend(broker.of_client("default", "User:alice", "app").produce, 6 * RATE)
+    await one.advance(2_000)
+    assert not broker._active
+
+    flood(broker)
+
+    [bucket] = broker.of_client("default", "User:alice", "app").produce
+    assert bucket.wait_s(one.now_s()) == pytest.approx(3.0, abs=0.2)
+
+
+async def test_use_after_many_client_ids_is_counted(fleet: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redis has the count of the bucket that the broker forgot: use up to that count was free."""
+    monkeypatch.setattr(leases_module, "CLIENTS_MAX", 10)
+    one = fleet(1)
+    await one.set(Quota.PRODUCE, RATE)
+    [broker] = one.brokers
+    broker.spend(broker.of_client("default", "User:alice", "app").produce, 0.9 * RATE)
+    await one.advance(2_000)
+    assert not broker._active
+
+    for _ in range(3):
+        flood(broker)
+        [bucket] = broker.of_client("default", "User:alice", "app").produce
+        broker.spend([bucket], 0.8 * RATE)
+        await broker.lease_used()
+        assert bucket.available(one.now_s()) == pytest.approx(0.2 * RATE)
+        del bucket
+        await one.advance(2_000)
+
+
+async def test_request_that_waits_spends_from_the_bucket_of_the_others(
+    fleet: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Fetch has the limits of its beginning; two buckets of one limit would hide each other's use."""
+    monkeypatch.setattr(leases_module, "CLIENTS_MAX", 10)
+    one = fleet(1)
+    await one.set(Quota.FETCH, RATE)
+    [broker] = one.brokers
+    parked = broker.of_client("default", "User:alice", "app")
+    await one.advance(2_000)
+
+    flood(broker)
+
+    assert broker.of_client("default", "User:alice", "app").fetch[0] is parked.fetch[0]
+
+
+async def test_debts_of_many_client_ids_are_bounded_and_known_to_redis(
+    fleet: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases_module, "CLIENTS_MAX", 10)
+    one = fleet(1)
+    await one.set(Quota.PRODUCE, RATE, Entity.of({"client-id": None}))
+    [broker] = one.brokers
+    for n in range(100):
+        broker.spend(broker.of_client("default", "User:alice", f"app-{n}").produce, 11 * RATE)
+    await one.advance(2_000)
+    assert not broker._active
+    assert len(broker._buckets) <= 20  # of 10 remembered clients, and 10 in debt
+
+    [bucket] = broker.of_client("default", "User:alice", "app-0").produce
+    broker.spend([bucket], 0.5 * RATE)
+    await broker.lease_used()
+
+    assert bucket.wait_s(one.now_s()) == pytest.approx(8.5, abs=0.2)
+
+
+def flood(broker: QuotaLeases) -> None:
+    for n in range(100):
+        broker.of_client("default", "User:mallory", f"app-{n}")
+
+
 async def test_mutations_strict_are_refused_beyond_the_quota(fleet: Brokers) -> None:
     """KIP-599: one call may overdraw; from then on every broker refuses until the debt is paid."""
     two = fleet(2)

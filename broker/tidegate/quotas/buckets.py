@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.quotas.entities import Quota
+
 _EAGER_S: Final = 1.0
 """Time after a debt for which a broker asks for as much as it can get."""
 _SMOOTHING: Final = 0.5
@@ -27,9 +29,14 @@ class Report:
 
 
 class Bucket:
-    """The share of one broker; it starts full and alone, until the first lease."""
+    """The share of one broker; it starts full and alone, until the first lease.
+
+    `used` counts tokens. It begins at a count that this broker has not reported for `key` yet: what Redis has counted
+    before is not counted again.
+    """
 
     __slots__ = (
+        "__weakref__",
         "_at_s",
         "_confirmed",
         "_demand",
@@ -37,18 +44,19 @@ class Bucket:
         "_reported_s",
         "_share",
         "_tokens",
-        "_used",
         "capacity",
         "key",
+        "quota",
         "rate",
+        "used",
         "used_s",
     )
 
-    def __init__(self, key: str, rate: float, burst_s: float, now_s: float) -> None:
-        self.key = key
+    def __init__(self, key: str, quota: Quota, rate: float, burst_s: float, now_s: float, used: float = 0.0) -> None:
+        self.key, self.quota = key, quota
         self._share = 1.0
         self._at_s = self.used_s = self._reported_s = now_s
-        self._used = self._confirmed = 0.0
+        self.used = self._confirmed = used
         self._demand = self._eager_until_s = 0.0
         self.change_rate(rate, burst_s)
         self._tokens = self.capacity
@@ -63,11 +71,15 @@ class Bucket:
         gained = self._share * self.rate * max(now_s - self._at_s, 0.0)
         return min(self._tokens + gained, self._share * self.capacity)
 
+    def is_full(self, now_s: float) -> bool:
+        """Whether this broker's share is unused; a new bucket would be the same."""
+        return self.available(now_s) >= self._share * self.capacity
+
     def spend(self, amount: float, now_s: float) -> float:
         """Spend tokens, also more than there are; returns the time until the debt is paid, in seconds."""
         left = self._tokens = self.available(now_s) - amount
         self._at_s = self.used_s = now_s
-        self._used += amount
+        self.used += amount
         return self._wait_s(left, now_s)
 
     def wait_s(self, now_s: float) -> float:
@@ -85,14 +97,14 @@ class Bucket:
         """What to ask for now."""
         elapsed_s = now_s - self._reported_s
         if elapsed_s > 0:
-            recent = (self._used - self._confirmed) / elapsed_s
+            recent = (self.used - self._confirmed) / elapsed_s
             self._demand += _SMOOTHING * (recent - self._demand)
         eager = now_s < self._eager_until_s
-        return Report(self.rate if eager else min(self._demand, self.rate), self._confirmed, self._used)
+        return Report(self.rate if eager else min(self._demand, self.rate), self._confirmed, self.used)
 
     def lease(self, report: Report, tokens: float, share: float, now_s: float) -> None:
         """The answer to a report: the tokens of the cluster's bucket, and this broker's share of the rate."""
         self._share = share
-        self._tokens = tokens * share - (self._used - report.used)
+        self._tokens = tokens * share - (self.used - report.used)
         self._confirmed = report.used
         self._at_s = self._reported_s = now_s

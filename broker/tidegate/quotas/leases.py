@@ -10,8 +10,10 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from time import perf_counter
 from typing import Final
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -34,7 +36,8 @@ LEASE_MS: Final = 500
 IDLE_S: Final = 2 * LEASE_MS / 1000
 """A bucket that was not used for so long is not reported any more; its lease has ended before it is used again."""
 CLIENTS_MAX: Final = 20_000
-"""Clients whose limits are remembered; a client chooses its client id, so there may be many."""
+"""Clients whose limits are remembered, and idle buckets that are not full yet; a client chooses its client id, so there
+may be many."""
 _BATCH: Final = 100
 """Buckets of one script, which takes about 1 ms then."""
 _NAME_BYTES_MAX: Final = 200
@@ -68,14 +71,21 @@ class ClientLimits:
 
 
 class QuotaLeases:
-    """The limits of clients, and the spending of their tokens. `process` is this broker's, new at each start."""
+    """The limits of clients, and the spending of their tokens. `process` is this broker's, new at each start.
+
+    `_buckets` has every bucket that something refers to: limits that are remembered or that a request has, `_active`
+    (used within IDLE_S), `_refilling` (idle, and not full yet). The count of a new one begins at `_used_max`, the
+    highest that idle ones of its quota had: Redis may have a count of that key.
+    """
 
     def __init__(self, store: Store, quotas: Quotas, process: str, clock: Callable[[], float] = perf_counter) -> None:
         self.quotas = quotas
         self._store, self._process, self._clock = store, process, clock
         self._limits: dict[tuple[str, str, str], ClientLimits | None] = {}
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets = WeakValueDictionary[str, Bucket]()
         self._active: dict[str, Bucket] = {}
+        self._refilling: dict[str, Bucket] = {}
+        self._used_max = dict.fromkeys(Quota, 0.0)
         self._used = asyncio.Event()
         self._runs = SingleFlight[str]()
         self._loops = BackgroundTasks()
@@ -102,7 +112,6 @@ class QuotaLeases:
             return self._limits[client]
         if len(self._limits) >= CLIENTS_MAX:
             self._limits.clear()
-            self._buckets = dict(self._active)
         user = principal.partition(":")[2]
         produce, fetch, request, mutation = (
             self._buckets_of(quota, self.quotas.table.of_client(org, user, client_id, quota))
@@ -120,7 +129,7 @@ class QuotaLeases:
         key = self._store.cluster_keys.quota_bucket(_short(name))
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = Bucket(key, rate, burst_s, self._clock())
+            bucket = self._buckets[key] = Bucket(key, quota, rate, burst_s, self._clock(), self._used_max[quota])
         elif bucket.rate != rate:
             bucket.change_rate(rate, burst_s)
         return bucket
@@ -204,9 +213,22 @@ class QuotaLeases:
             await self._lease(wanted[at : at + _BATCH])
         for key in idle:  # after their last report
             if self._clock() - self._active[key].used_s > IDLE_S:
-                del self._active[key]
+                self._deactivate(self._active.pop(key))
         if not self._active:
             self._used.clear()
+
+    def _deactivate(self, bucket: Bucket) -> None:
+        """Remember an idle bucket until it is full; above CLIENTS_MAX the oldest are forgotten, and Redis has their
+        debts."""
+        now_s = self._clock()
+        self._used_max[bucket.quota] = max(self._used_max[bucket.quota], bucket.used)
+        self._refilling.pop(bucket.key, None)
+        if bucket.is_full(now_s):
+            return
+        if len(self._refilling) >= CLIENTS_MAX:
+            left = {key: one for key, one in self._refilling.items() if not one.is_full(now_s)}
+            self._refilling = dict(islice(left.items(), max(len(left) - CLIENTS_MAX // 2, 0), None))
+        self._refilling[bucket.key] = bucket
 
     async def _lease(self, buckets: Sequence[Bucket]) -> None:
         now_s = self._clock()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tidegate.quotas.buckets import Bucket
+from tidegate.quotas.entities import Quota
 
 
 def bucket(rate: float = 1000.0, burst_s: float = 1.0) -> Bucket:
-    return Bucket("b", rate, burst_s, 0.0)
+    return Bucket("b", Quota.PRODUCE, rate, burst_s, 0.0)
 
 
 def test_spend_within_the_burst_waits_not() -> None:
@@ -32,6 +33,21 @@ def test_unused_tokens_are_capped() -> None:
     one.spend(1000, 0.0)
 
     assert one.available(3600.0) == 1000.0
+
+
+def test_bucket_is_full_when_nothing_of_its_share_is_used() -> None:
+    one = bucket()
+    one.lease(one.report(0.0), 900.0, 0.5, 0.0)
+
+    assert [one.is_full(second) for second in (0.0, 0.05, 0.11)] == [False, False, True]
+
+
+def test_count_of_a_new_bucket_begins_above_that_of_the_last_one() -> None:
+    one = Bucket("b", Quota.PRODUCE, 1000.0, 1.0, 0.0, used=700.0)
+    one.spend(200, 0.0)
+
+    report = one.report(0.1)
+    assert (report.confirmed, report.used) == (700.0, 900.0)
 
 
 def test_share_divides_tokens_and_rate() -> None:
