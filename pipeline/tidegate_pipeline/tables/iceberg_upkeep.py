@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from pyarrow import fs
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan, PyArrowFileIO, _dataframe_to_data_files
 
-from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.tables.iceberg_table import IcebergPlan, without_retries
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 FILE_BYTES: Final = 128 << 20
 """Files below it are merged up to about it."""
 _COMMITS_MAX: Final = 10
+_PARTS: Final = ("data", "metadata")
 
 
 def maintain(name: str, keep: timedelta) -> dict[str, Any]:
@@ -87,19 +87,42 @@ def _merge(table: Table, run: list[FileScanTask]) -> int:
 
 
 def _remove_unnamed(table: Table, limit: datetime) -> int:
-    """Data files, manifests and their lists below the table's location."""
+    """Data files, manifests and their lists below the table's location. Raises PipelineError before the first one."""
     named = set(table.inspect.all_files()["file_path"].to_pylist())
     for snapshot in table.snapshots():
         named.add(snapshot.manifest_list)
         named |= {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
-    paths = {urlsplit(name).netloc + urlsplit(name).path for name in named}
-    folder = ArchiveFolder.open(table.location())
-    removed = 0
-    for part in ("data", "metadata"):
-        selector = fs.FileSelector(folder.path(part), recursive=True, allow_not_found=True)
-        for info in folder.filesystem.get_file_info(selector):
-            old = info.type == fs.FileType.File and info.mtime is not None and info.mtime < limit
-            if old and info.path.endswith((".parquet", ".avro")) and info.path not in paths:
-                folder.filesystem.delete_file(info.path)
-                removed += 1
-    return removed
+    paths = {_path(name) for name in named}
+    scheme, netloc, _ = PyArrowFileIO.parse_location(table.location())
+    filesystem, root = PyArrowFileIO(table.io.properties).fs_by_scheme(scheme, netloc), _path(table.location())
+    found = {info.path: info for part in _PARTS for info in _listed(filesystem, f"{root}/{part}")}
+    _check_listing(table, root, paths, found.keys())
+    removed = [path for path, info in found.items() if path not in paths and info.mtime and info.mtime < limit]
+    for path in removed:
+        filesystem.delete_file(path)
+    return len(removed)
+
+
+def _path(location: str) -> str:
+    """A path as pyiceberg reads and writes it and as a listing has it, however its location is spelt."""
+    path: str
+    scheme, _, path = PyArrowFileIO.parse_location(location)
+    return os.path.realpath(path) if scheme == "file" else path.rstrip("/")
+
+
+def _listed(filesystem: fs.FileSystem, folder: str) -> list[fs.FileInfo]:
+    infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
+    return [info for info in infos if info.type == fs.FileType.File and info.path.endswith((".parquet", ".avro"))]
+
+
+def _check_listing(table: Table, root: str, paths: Set[str], found: Set[str]) -> None:
+    """That the listing has what the table names: otherwise nobody knows which files nothing names."""
+    below = tuple(f"{root}/{part}/" for part in _PARTS)
+    missing = sorted(path for path in paths - found if path.startswith(below))
+    if not missing and found and paths and paths.isdisjoint(found):
+        missing = sorted(paths)
+    if missing:
+        raise PipelineError(
+            f"{table.name()}: nothing was removed: {len(missing)} files that the table names are not found below"
+            f" {root}, such as {missing[0]}"
+        )

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.support.iceberg import catalog_environment
 from tidegate_pipeline.cli import application
 from tidegate_pipeline.decode.schema import DECODED_ARROW
-from tidegate_pipeline.errors import ArchiveConflict, UsageError
+from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.tables import iceberg_upkeep
 from tidegate_pipeline.tables.iceberg import IcebergWriter
 from tidegate_pipeline.tables.iceberg_table import IcebergPlan, figures
@@ -162,6 +162,54 @@ def test_maintain_merges_expires_and_removes(tmp_path: Path, monkeypatch: pytest
     assert len(list((tmp_path / "warehouse").rglob("*.parquet"))) == 2
     attempt([rows(range(10, 14))])
     assert stored() == [(0, offset) for offset in range(14)]
+
+
+@pytest.mark.parametrize(
+    "warehouse",
+    [
+        "lake",
+        "./lake",
+        "{0}/a/../lake",
+        "file://{0}//lake",
+        "{0}/lake#1",
+        "{0}/lake?x=1",
+        "file://{0}/la%20ke",
+        "{0}/link",
+    ],
+)
+def test_maintain_keeps_live_files_however_the_warehouse_is_spelt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warehouse: str
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__WAREHOUSE", warehouse.format(tmp_path))
+    for at in range(3):
+        attempt([rows(range(at, at + 1))], plan=IcebergPlan(NAME, "00", partition_by="topic"))
+    attempt([rows(range(3, 4))], commit=False)
+
+    reported = iceberg_upkeep.maintain(NAME, timedelta())
+
+    assert stored() == [(0, 0), (0, 1), (0, 2)]
+    assert reported["removed_files"] > 0
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_maintain_removes_nothing_where_it_does_not_find_the_live_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt([rows([0])])
+    attempt([rows([1])], commit=False)
+    table = IcebergPlan(NAME).table()
+    assert table is not None
+    [task] = table.scan().plan_files()
+    data = Path(task.file.file_path.removeprefix("file://"))
+    data.rename(data.with_suffix(".moved"))
+    unnamed = sorted(data.parents[1].rglob("*.parquet"))
+
+    with pytest.raises(PipelineError, match=f"nothing was removed: .*{data.name}"):
+        iceberg_upkeep.maintain(NAME, timedelta())
+
+    assert sorted(data.parents[1].rglob("*.parquet")) == unnamed != []
 
 
 @pytest.mark.parametrize(
