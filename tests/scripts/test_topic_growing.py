@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from tests.support.topic_reads import archive_up_to
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
-from tidegate_pipeline.errors import DataLoss
+from tidegate_pipeline.errors import DataLoss, PipelineError
 from tidegate_pipeline.sources.topic_readers import Task
 
 Read = list[tuple[str, int, int]]
@@ -24,7 +26,7 @@ class Frame:
     def __init__(self, valkey: ValkeyServer, **options: str) -> None:
         from tidegate_pipeline.sources.topic_source import TopicSource
 
-        source = TopicSource(CaseInsensitiveDict({"redis.url": valkey.url, **options}))
+        source = TopicSource(CaseInsensitiveDict({"redis.url": valkey.url} | options))
         self.reader = source.reader(source.schema())
         self.tasks: list[Task] = pickle.loads(pickle.dumps(self.reader.partitions()))
 
@@ -32,6 +34,18 @@ class Frame:
         """Topic, partition and offset of every row."""
         rows = [row for task in self.tasks for batch in self.reader.read(task) for row in batch.to_pylist()]
         return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+
+@pytest.fixture
+def spark_query(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets Spark's id of the query whose tasks run."""
+
+    def start(execution: str) -> None:
+        context = TaskContext()
+        context._localProperties = {"spark.sql.execution.id": execution}
+        monkeypatch.setattr(TaskContext, "get", lambda: context)
+
+    return start
 
 
 def offsets(topic: str, partition: int, start: int, end: int) -> Read:
@@ -118,3 +132,57 @@ def test_topic_deleted_between_two_queries_fails_by_name(client: Any, valkey: Va
 
     with pytest.raises(DataLoss, match="topic orders partition 0 was deleted, and was read up to offset 0: 5 offsets"):
         frame.query()
+
+
+def test_repeated_task_reads_what_its_first_attempt_read(
+    client: Any, valkey: ValkeyServer, spark_query: Callable[[str], None]
+) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([2])
+    frame = Frame(valkey, subscribe="orders")
+    topic.fill([3], partition=1)
+    spark_query("7")
+    first = frame.query()
+    assert first == offsets("orders", 0, 0, 2) + offsets("orders", 1, 0, 3)
+
+    topic.fill([1])
+    topic.grow(3)
+    topic.fill([2], partition=2)
+
+    assert frame.query() == first
+    spark_query("8")
+    assert frame.query() == offsets("orders", 0, 0, 3) + offsets("orders", 1, 0, 3) + offsets("orders", 2, 0, 2)
+    spark_query("7")
+    assert frame.query() == first
+    other = Frame(valkey, subscribe="orders")
+    assert len(other.query()) == 8, "another plan, perhaps of another driver that counts queries alike"
+    assert {client.ttl(key) > 3600 for key in client.scan_iter("*query-ends*")} == {True}
+
+
+def test_user_that_may_not_write_reads_up_to_the_plan(
+    client: Any, valkey: ValkeyServer, spark_query: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = WrittenTopic(client, "orders")
+    topic.fill([2])
+    monkeypatch.setenv("READER", "x")
+    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@all", "-@write")
+    url = valkey.url.replace("://", "://reader@")
+    frame = Frame(valkey, subscribe="orders", **{"redis.url": url, "redis.passwordVariable": "READER"})
+    topic.fill([3])
+    spark_query("7")
+
+    assert frame.query() == offsets("orders", 0, 0, 2)
+
+
+def test_replica_is_named_as_the_reason(client: Any, valkey: ValkeyServer, spark_query: Callable[[str], None]) -> None:
+    WrittenTopic(client, "orders").fill([2])
+    frame = Frame(valkey, subscribe="orders")
+    fixed = Frame(valkey, subscribe="orders", endingOffsets='{"orders":{"0":2}}')
+    spark_query("7")
+    client.replicaof("127.0.0.1", 1)
+    try:
+        with pytest.raises(PipelineError, match="endingOffsets or endingTimestamp fix the end"):
+            frame.query()
+        assert fixed.query() == offsets("orders", 0, 0, 2)
+    finally:
+        client.replicaof("NO", "ONE")

@@ -80,6 +80,22 @@ def test_batch_queries_and_their_filters(spark: SparkSession, client: Any, valke
     assert pushed().where("partition = 9").collect() == []
 
 
+def test_latest_offsets_of_a_query_are_remembered_by_task(
+    spark: SparkSession, client: Any, valkey: ValkeyServer
+) -> None:
+    topic = WrittenTopic(client, "orders", 2)
+    topic.fill([3])
+    orders = spark.read.format("tidegate").option("redis.url", valkey.url).option("subscribe", "orders").load()
+
+    assert orders.groupBy("partition").count().count() == 1
+    topic.fill([2], partition=1)
+    assert orders.groupBy("partition").count().count() == 2
+
+    ends = sorted(client.get(key) for key in client.scan_iter("*query-ends*"))
+    assert len(ends) == 2
+    assert ends[0] != ends[1] == b"[]", "the first task of the second query found two records"
+
+
 def test_stream_of_raw_batches_is_sliced_into_micro_batches_and_idles(
     spark: SparkSession, client: Any, valkey: ValkeyServer, tmp_path: Path
 ) -> None:

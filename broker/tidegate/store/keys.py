@@ -141,6 +141,10 @@ class ClusterKeys:
         """hash: group of the organisation -> time of its last reservation, Redis ms."""
         return f"{self.prefix}:{{cluster}}:org-groups:{org}"
 
+    def query_ends(self, query: str) -> str:
+        """string, EX: JSON of what a task of a Spark query up to the latest offsets read; query: plan, query, task."""
+        return f"{self.prefix}:{{cluster}}:query-ends:{query}"
+
     def figures(self, node_id: int) -> str:
         """string, PX: JSON of a broker's own measurements, for humans."""
         return f"{self.prefix}:{{cluster}}:figures:{node_id}"

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
@@ -32,6 +33,7 @@ from tidegate_pipeline.sources.filters import Pushed
 from tidegate_pipeline.sources.offsets import Offsets, name_of_micro_batch
 from tidegate_pipeline.sources.options import TopicOptions, schema_of
 from tidegate_pipeline.sources.planning import PlannedRange, name_of
+from tidegate_pipeline.sources.query_ends import remembered
 from tidegate_pipeline.sources.splitting import pack
 from tidegate_pipeline.sources.sql_table import same_columns
 from tidegate_pipeline.sources.stream_plan import StreamPlan
@@ -48,6 +50,9 @@ class Task(InputPartition):
     plan: str
     tails: tuple[int, ...] = ()
     """Of a query up to the latest offsets: which ranges are the last of their partition."""
+    number: int = 0
+    query: str = ""
+    """Of a query up to the latest offsets: which task of which plan it is."""
     known: tuple[tuple[str, int], ...] | None = None
     """Topic ids of all tasks and their numbers of partitions, for the task that looks for new partitions."""
 
@@ -66,11 +71,21 @@ def _open_ended(tasks: Sequence[Task]) -> list[Task]:
     tails = defaultdict[int, list[int]](list)
     for at, i in last.values():
         tails[at].append(i)
-    opened = [replace(task, tails=tuple(tails[at])) for at, task in enumerate(tasks)] or [Task((), "")]
+    query = uuid4().hex
+    opened = [
+        replace(task, tails=tuple(tails[at]), number=at, query=query) for at, task in enumerate(tasks or [Task((), "")])
+    ]
     return [*opened[:-1], replace(opened[-1], known=tuple(partition_counts.items()))]
 
 
-def _late(access: Access, task: Task) -> Iterator[PlannedRange]:
+def _late(access: Access, task: Task) -> Iterable[PlannedRange]:
+    """What there is behind the plan: the same for all attempts of a task."""
+    if not task.tails and task.known is None:
+        return ()
+    return remembered(access, task.query, task.number, lambda: _found_now(access, task))
+
+
+def _found_now(access: Access, task: Task) -> Iterator[PlannedRange]:
     if task.tails:
         yield from grown(access, [task.ranges[i] for i in task.tails])
     if task.known is not None:
