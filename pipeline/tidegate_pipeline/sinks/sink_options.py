@@ -21,6 +21,8 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Kafka's default of the brokers' limit, transaction.max.timeout.ms."""
 DELIVERY_TIMEOUT_MS: Final = 120_000
 BATCH_BYTES: Final = 256 << 10
+REQUEST_BYTES: Final = 1 << 20
+"""Kafka's default of max.request.size."""
 
 _PRODUCER: Final = {
     "kafka.client.id": "client_id",
@@ -29,12 +31,11 @@ _PRODUCER: Final = {
     "kafka.retry.backoff.ms": "retry_backoff_ms",
     "kafka.connections.max.idle.ms": "connections_max_idle_ms",
     "kafka.batch.size": "max_batch_size",
-    "kafka.max.request.size": "max_request_size",
 }
 """Kafka's name -> aiokafka's. All but the first are numbers."""
 NAMES: Final = (
     "topic", "deliveryGuarantee", "transactionalIdPrefix", "kafka.bootstrap.servers", *_PRODUCER,
-    "kafka.compression.type", "kafka.acks", "kafka.enable.idempotence", "kafka.transaction.timeout.ms",
+    "kafka.max.request.size", "kafka.compression.type", "kafka.acks", "kafka.enable.idempotence", "kafka.transaction.timeout.ms",
     "kafka.delivery.timeout.ms", "kafka.security.protocol", "kafka.sasl.mechanism", "kafka.sasl.username",
     "kafka.sasl.passwordVariable", "kafka.ssl.ca.location", "kafka.ssl.certificate.location", "kafka.ssl.key.location",
 )  # fmt: skip
@@ -54,6 +55,8 @@ class SinkOptions:
     id_prefix: str = "tidegate-spark"
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     delivery_timeout_ms: int = DELIVERY_TIMEOUT_MS
+    request_bytes_max: int = REQUEST_BYTES
+    """Of a record, before compression."""
     producer: Mapping[str, Any] = field(default_factory=dict)
     protocol: str = "PLAINTEXT"
     mechanism: str = "PLAIN"
@@ -115,6 +118,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         id_prefix=given.text("transactionalIdPrefix", "tidegate-spark"),
         transaction_timeout_ms=given.integer("kafka.transaction.timeout.ms", 1_000) or TRANSACTION_TIMEOUT_MS,
         delivery_timeout_ms=given.integer("kafka.delivery.timeout.ms", 1_000) or DELIVERY_TIMEOUT_MS,
+        request_bytes_max=given.integer("kafka.max.request.size", 1) or REQUEST_BYTES,
         producer=producer,
         protocol=protocol,
         mechanism=given.one_of("kafka.sasl.mechanism", "PLAIN", _MECHANISMS),

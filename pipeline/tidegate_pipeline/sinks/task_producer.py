@@ -16,6 +16,7 @@ from typing import Any, Final, Self, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.replay.partitioner import partition_of
@@ -25,6 +26,8 @@ from tidegate_pipeline.sinks.transactions import PreparedTransaction
 
 _FAILED_S: Final = 5.0
 """For how long a task that failed ends its transaction and its connections."""
+_OVERHEAD_MAX: Final = 128
+"""More than what a batch and a record have besides key, value and headers."""
 
 Result = TypeVar("Result")
 Place = tuple[str, int]
@@ -70,6 +73,7 @@ class TaskProducer:
     def send(self, record: SinkRecord) -> None:
         """Add a record to the batch of its partition. Raises PipelineError, UsageError."""
         timestamp_ms = time.time_ns() // 1_000_000 if record.timestamp_ms is None else record.timestamp_ms
+        self._check_size(record)
         place = (record.topic, self._partition(record))
         for _ in range(2):
             builder = self._builders.get(place)
@@ -80,6 +84,17 @@ class TaskProducer:
                 return
             self._submit(place)
         raise PipelineError(f"topic {record.topic}: a record does not fit into an empty batch")
+
+    def _check_size(self, record: SinkRecord) -> None:
+        """As Kafka's producer, before compression; aiokafka's checks no batches that are made elsewhere."""
+        limit = self._options.request_bytes_max
+        if not record.headers and len(record.value or b"") + len(record.key or b"") + _OVERHEAD_MAX <= limit:
+            return
+        size = DefaultRecordBatchBuilder.estimate_size_in_bytes(record.key, record.value, record.headers)
+        if size > limit:
+            raise PipelineError(
+                f"topic {record.topic}: a record has {size} bytes, more than kafka.max.request.size, {limit}"
+            )
 
     def flush(self) -> None:
         """Send what is left; every record is acknowledged when this returns. Raises PipelineError."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.errors import PipelineError, UsageError
 from tidegate_pipeline.sinks import task_producer
-from tidegate_pipeline.sinks.sink_options import SinkOptions
+from tidegate_pipeline.sinks.sink_options import SinkOptions, parse_sink_options
+from tidegate_pipeline.sinks.sink_rows import SinkRecord
 from tidegate_pipeline.sinks.task_producer import TaskProducer
 from tidegate_pipeline.sinks.transactions import METADATA_MAX, PreparedTransaction, _chunks, _decoded
 
@@ -80,3 +81,31 @@ def test_task_that_fails_while_brokers_are_away_reports_what_failed(monkeypatch:
 
     assert made[0].steps == ["start", "begin", "abort", "stop", "close"]
     assert not producer._thread.is_alive()
+
+
+@pytest.mark.parametrize(("options", "fits"), [({}, 1 << 20), ({"kafka.max.request.size": "3000000"}, 3_000_000)])
+def test_record_above_the_request_size_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, str], fits: int
+) -> None:
+    class EmptyBatch:
+        def append(self, **_: Any) -> object:
+            return object()
+
+    class Producer(StuckProducer):
+        async def partitions_for(self, _topic: str) -> set[int]:
+            return {0}
+
+        def create_batch(self) -> EmptyBatch:
+            return EmptyBatch()
+
+    monkeypatch.setattr(task_producer, "AIOKafkaProducer", Producer)
+    monkeypatch.setattr(task_producer, "_FAILED_S", 0.01)
+    parsed = parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", **options})
+    overhead = 61 + 21 + 2 + 4  # of a batch, a record, the key and its length, the length of the value
+
+    with (
+        pytest.raises(PipelineError, match=rf"topic out: .* {fits + 1} bytes.*kafka.max.request.size, {fits}"),
+        TaskProducer(parsed, "id", 0) as producer,
+    ):
+        producer.send(SinkRecord("out", b"k", bytes(fits - overhead), [], None, None))
+        producer.send(SinkRecord("out", b"k", bytes(fits - overhead + 1), [], None, None))
