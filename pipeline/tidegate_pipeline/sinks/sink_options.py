@@ -34,11 +34,13 @@ _PRODUCER: Final = {
 }
 """Kafka's name -> aiokafka's. All but the first are numbers."""
 NAMES: Final = (
-    "topic", "deliveryGuarantee", "transactionalIdPrefix", "kafka.bootstrap.servers", *_PRODUCER,
-    "kafka.max.request.size", "kafka.compression.type", "kafka.acks", "kafka.enable.idempotence", "kafka.transaction.timeout.ms",
-    "kafka.delivery.timeout.ms", "kafka.security.protocol", "kafka.sasl.mechanism", "kafka.sasl.username",
-    "kafka.sasl.passwordVariable", "kafka.ssl.ca.location", "kafka.ssl.certificate.location", "kafka.ssl.key.location",
+    "topic", "deliveryGuarantee", "transactionalIdPrefix", "includeHeaders", "kafka.bootstrap.servers", *_PRODUCER,
+    "kafka.max.request.size", "kafka.compression.type", "kafka.acks", "kafka.enable.idempotence",
+    "kafka.transaction.timeout.ms", "kafka.delivery.timeout.ms", "kafka.security.protocol", "kafka.sasl.mechanism",
+    "kafka.sasl.username", "kafka.sasl.passwordVariable", "kafka.ssl.ca.location", "kafka.ssl.certificate.location",
+    "kafka.ssl.key.location",
 )  # fmt: skip
+"""`includeHeaders` has no effect, as in the connector: a column `headers` is written."""
 _WITH_PASSWORDS: Final = ("kafka.sasl.jaas.config", "kafka.sasl.password", "kafka.ssl.key.password")
 _CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

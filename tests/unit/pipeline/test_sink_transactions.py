@@ -109,3 +109,8 @@ def test_record_above_the_request_size_is_refused_by_name(
     ):
         producer.send(SinkRecord("out", b"k", bytes(fits - overhead), [], None, None))
         producer.send(SinkRecord("out", b"k", bytes(fits - overhead + 1), [], None, None))
+
+
+def test_include_headers_is_accepted_as_by_the_connector() -> None:
+    given = {"kafka.bootstrap.servers": "127.0.0.1:1"}
+    assert parse_sink_options({**given, "includeHeaders": "true"}) == parse_sink_options(given)
