@@ -17,6 +17,8 @@ COLD: Final = "archive"
 """The source where it reads the archive's files, with numba."""
 ARCHIVE: Final = "archive"
 """As a sink: the job that writes them."""
+TOPIC: Final = "topic"
+"""As a sink: a topic, of the connector or ours."""
 SINKS: Final = ("noop", "parquet")
 _OURS: Final = ("numpy", "numba", COLD)
 _TARGET: Final = 1.2
@@ -96,6 +98,22 @@ def _archive(rows: Sequence[Row], read: Sequence[Work]) -> str:
     return "\n".join(lines)
 
 
+def _writes(rows: Sequence[Row], written: Sequence[Work]) -> str:
+    lines = [
+        "| records of 8 tasks | connector, rows/s | ours, rows/s | ratio | connector, us | ours, us | load |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for work in written:
+        peer, ours = (_medians(rows, side, work.topic, TOPIC) for side in (CONNECTOR, "numpy"))
+        if peer and ours:
+            lines.append(
+                f"| {work.title} | {peer['rows_per_s']:,.0f} | {ours['rows_per_s']:,.0f} | "
+                f"{ours['rows_per_s'] / peer['rows_per_s']:.2f} | {peer['cpu_us']:.2f} | {ours['cpu_us']:.2f} | "
+                f"{ours['load']:.0f} |"
+            )
+    return "\n".join(lines)
+
+
 def _decoder(rows: Sequence[dict[str, Any]]) -> str:
     names = list(rows[0]["records_per_s"])
     lines = [f"| records/s | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
@@ -105,8 +123,8 @@ def _decoder(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def page(rows: Sequence[Row], read: Sequence[Work], decoded: Sequence[dict[str, Any]]) -> str:
-    """The page of what was measured of `read`."""
+def page(rows: Sequence[Row], read: Sequence[Work], written: Sequence[Work], decoded: Sequence[dict[str, Any]]) -> str:
+    """The page of what was measured of `read` and `written`."""
     read = [work for work in read if any(row["topic"] == work.topic for row in rows)]
     loads = [float(row["load"]) for row in rows]
     rounds = {found["rounds"] for work in read if (found := _medians(rows, "numba", work.topic, "noop"))}
@@ -135,6 +153,13 @@ CPU of a row in microseconds, of Spark with its Python workers and of what serve
 
 Between JVM and Python rows cross a socket: two processes take turns where the connector is one. So neighbours on the
 machine take more of our wall time than of the connector's, and CPU is the fairer figure where they are loud.
+
+## Writing topics, beside the connector
+
+A batch query of {written[0].partitions} tasks writes to as many partitions, each side to its own broker, in turns; CPU
+in microseconds a row.
+
+{_writes(rows, written)}
 
 ## A query's fixed cost
 

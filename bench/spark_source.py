@@ -28,8 +28,8 @@ from bench.cluster import Cluster
 from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable, connector_jars
 from bench.kafka_peer import KafkaPeer
 from bench.processes import tree_cpu_seconds
-from bench.spark_report import ARCHIVE, COLD, CONNECTOR, SINKS
-from bench.spark_topics import FEW, Work, drop, fill, works
+from bench.spark_report import ARCHIVE, COLD, CONNECTOR, SINKS, TOPIC
+from bench.spark_topics import FEW, Work, create, drop, fill, works, written
 from tidegate_pipeline.archive import selection
 from tidegate_pipeline.jobs.archive import ArchiveJob
 from tidegate_pipeline.jobs.job import JobContext
@@ -70,7 +70,8 @@ def add_options(command: argparse.ArgumentParser) -> None:
     """The options of `spark`."""
     command.add_argument("--scale", type=float, default=0.5, help="1: 4 M rows of 100 B, 2 M of 1 KiB")
     command.add_argument("--rounds", type=int, default=5, help="medians count")
-    command.add_argument("--only", default="", help=f"some of the topics: {','.join(work.topic for work in works(1))}")
+    topics = ",".join(work.topic for work in (*works(1), *written(1)))
+    command.add_argument("--only", default="", help=f"some of the topics: {topics}")
     command.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark")
     command.add_argument("--decoder-seconds", type=float, default=1.0, help="for each way and work of the decoder")
     command.add_argument("--no-kafka", action="store_true", help="leave the peer out")
@@ -111,6 +112,16 @@ class Bench:
             raise RuntimeError(f"{side.name} read {figures['rows']} of {work.rows} rows of {work.topic}")
         shutil.rmtree(place)
         return figures
+
+    def write(self, side: Side, work: Work) -> None:
+        """One batch query that writes a work's rows to its topic."""
+        rows = self.spark.range(0, work.rows, 1, work.partitions).selectExpr(
+            "CAST(id AS STRING) AS key", f"rpad(CAST(id AS STRING), {work.value_bytes}, 'x') AS value"
+        )
+        options = {"kafka.bootstrap.servers": side.bootstrap, "topic": work.topic}
+        with self._measured(side, work.topic, TOPIC) as figures:
+            rows.write.format(side.format).options(**options).mode("append").save()
+            figures["rows"] = work.rows
 
     @contextmanager
     def archived(self, side: Side, work: Work) -> Iterator[Side]:
@@ -203,6 +214,20 @@ def measure(bench: Bench, chosen: Sequence[Work], rounds: int) -> None:
             drop(bootstrap, work)
 
 
+def measure_writes(bench: Bench, chosen: Sequence[Work], rounds: int) -> None:
+    """Write each work once to warm, then in turns by the connector and ours, whose decoder does not matter here."""
+    sides = [side for side in bench.sides if side.name in (CONNECTOR, "numpy")]
+    for work in chosen:
+        for side in sides:
+            create(side.bootstrap, work)
+            bench.write(side, work)
+        del bench.rows[-len(sides) :]
+        for _, side in product(range(rounds), sides):
+            bench.write(side, work)
+        for side in sides:
+            drop(side.bootstrap, work)
+
+
 def _round(bench: Bench, work: Work) -> None:
     ours = bench.sides[-1]
     with bench.archived(ours, work) as cold:
@@ -222,7 +247,8 @@ def main(args: argparse.Namespace) -> int:
     else:
         rows = [json.loads(line) for line in args.raw.read_text().splitlines()]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(spark_report.page(rows, works(args.scale), decoder.measure(args.decoder_seconds)))
+    decoded = decoder.measure(args.decoder_seconds)
+    args.out.write_text(spark_report.page(rows, works(args.scale), written(args.scale), decoded))
     print(f"written: {args.out}", flush=True)
     return 0
 
@@ -252,9 +278,12 @@ def _measured(args: argparse.Namespace) -> list[dict[str, Any]]:
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         bench = Bench(spark, sides, folder)
-        measure(
-            bench,
-            [work for work in works(args.scale) if work.topic in (args.only or work.topic).split(",")],
-            args.rounds,
+        only = args.only.split(",") if args.only else None
+        reads, writes = (
+            [work for work in each if only is None or work.topic in only]
+            for each in (works(args.scale), written(args.scale))
         )
+        if reads:
+            measure(bench, reads, args.rounds)
+        measure_writes(bench, writes, args.rounds)
         return bench.rows

@@ -58,6 +58,14 @@ def works(scale: float) -> list[Work]:
     return found
 
 
+def written(scale: float) -> list[Work]:
+    """What Spark writes: records of two sizes to 8 partitions, half as many as are read."""
+    return [
+        Work(f"written-{size}-B", f"{size} B", size, Codec.NONE, 0, round(count * scale), 8)
+        for size, count in ((100, 2_000_000), (1_024, 1_000_000))
+    ]
+
+
 FEW: Final = Work("few", "2,000 rows", 100, Codec.NONE, 1_000, 2_000)
 """A query whose cost is fixed."""
 
@@ -67,11 +75,20 @@ def fill(bootstrap: str, work: Work) -> None:
     asyncio.run(_fill(bootstrap, work))
 
 
-async def _fill(bootstrap: str, work: Work) -> None:
+def create(bootstrap: str, work: Work) -> None:
+    """Create a work's topic, empty. Raises OSError."""
+    asyncio.run(_create(bootstrap, work))
+
+
+async def _create(bootstrap: str, work: Work) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
     await admin.create_topics([NewTopic(work.topic, work.partitions, 1)])
     await admin.close()
+
+
+async def _fill(bootstrap: str, work: Work) -> None:
+    await _create(bootstrap, work)
     batches = list(batches_of(work))
     each = work.rows // work.batch_records // work.partitions
     address = bootstrap.split(",")[0]
