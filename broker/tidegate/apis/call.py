@@ -116,6 +116,7 @@ class BrokerContext:
             self.catalog,
             lambda topic, index: self.logs.partition(topic, index),
             lambda: self.broker_lease.name(),
+            self.logs.durability.prover,
         )
         topics = CatalogTopics(self.catalog)
         self.streams = StreamsGroups(

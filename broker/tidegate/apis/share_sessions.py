@@ -89,7 +89,7 @@ async def find_topic(call: Call, partition: SharePartition) -> Topic:
 async def acknowledge(
     call: Call, session: ShareSession, asked: Iterable[tuple[SharePartition, Sequence[Acknowledgement]]], renews: bool
 ) -> Acknowledged:
-    """Apply acknowledgements; the outcome of each share-partition."""
+    """Apply acknowledgements; the outcome of each share-partition, as durable as `durability` says."""
     results: Acknowledged = {}
     valid: list[tuple[SharePartition, str, Sequence[Acknowledgement]]] = []
     for partition, batches in asked:
@@ -105,7 +105,7 @@ async def acknowledge(
     if valid:
         records = call.context.shares.records
         try:
-            session.lock_ms, codes = await records.acknowledge(session.keys, session.acquirer, valid)
+            session.lock_ms, codes = await records.acknowledge_proved(session.keys, session.acquirer, valid)
         except StoreUnavailable as error:
             results |= {partition: _storage_error(error) for partition, _, _ in valid}
         else:

@@ -154,7 +154,8 @@ class FakeBroker:
             find=self._find,
             find_by_id=self._find,
         )
-        logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index])
+        durability = SimpleNamespace(prover=None)
+        logs: Any = SimpleNamespace(partition=lambda topic, index: self.logs[index], durability=durability)
         self.context = BrokerContext(
             settings=self.settings, store=clock_only, broker_lease=lease, catalog=catalog, logs=logs, waits=nothing,
             heartbeats=nothing, offsets=nothing, consumers=nothing, producer_ids=nothing,

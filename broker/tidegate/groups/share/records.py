@@ -6,19 +6,23 @@ window), and the script decides what the member gets.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidegate.errors import KafkaStorageError
 from tidegate.groups.configs import (
     SHARE_DELIVERY_COUNT_LIMIT,
     SHARE_PARTITION_MAX_RECORD_LOCKS,
     SHARE_RECORD_LOCK_DURATION_MS,
 )
+from tidegate.groups.offsets import Prove
 from tidegate.groups.share.acknowledgements import Acknowledgement
 from tidegate.groups.share.sessions import Acquirer, SharePartition
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.node import Node
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -31,6 +35,7 @@ READ_IN_FLIGHT = Script("share/read_in_flight")
 READ_COMMITTED: Final = b"read_committed"
 PARTITIONS_PER_SCRIPT: Final = 500
 _RECORDS_MAX: Final = 1 << 31
+_STORED: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +153,10 @@ class InFlight:
 
 
 class ShareRecords:
-    """The records in flight of share groups."""
+    """The records in flight of share groups. `prove` is None where `durability` needs no proofs."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, prove: Prove | None = None) -> None:
+        self._store, self.prove = store, prove
 
     @staticmethod
     def _defaults() -> list[Arg]:
@@ -208,6 +213,33 @@ class ShareRecords:
         names = self._keys(keys, (partition for partition, _, _ in acknowledged))
         lock_ms, *codes = await self._store.run(ACKNOWLEDGE_RECORDS, names, *args)
         return lock_ms, codes
+
+    async def acknowledge_proved(
+        self,
+        keys: GroupKeys,
+        acquirer: Acquirer,
+        acknowledged: Sequence[tuple[SharePartition, str, Sequence[Acknowledgement]]],
+    ) -> tuple[int, list[int]]:
+        """As `acknowledge`, once it is proved; what is not proved has the code KAFKA_STORAGE_ERROR."""
+        if self.prove is None:
+            return await self.acknowledge(keys, acquirer, acknowledged)
+        node = self._store.node(keys.configs)
+        connection = node.control.failover_epoch
+        lock_ms, codes = await self.acknowledge(keys, acquirer, acknowledged)
+        if _STORED in codes and not await self._is_proved(self.prove, keys, node, connection):
+            codes = [KafkaStorageError.code.value if code == _STORED else code for code in codes]
+        return lock_ms, codes
+
+    async def _is_proved(self, prove: Prove, keys: GroupKeys, node: Node, connection: int) -> bool:
+        """Whether what a node answered on a connection is proved; on another one, the proof may be another server's."""
+        proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def on_proved(held: bool) -> None:
+            if not proved.done():
+                proved.set_result(held and node.control.failover_epoch == connection)
+
+        prove(node, on_proved)
+        return await proved and self._store.node(keys.configs) is node
 
     async def release(self, keys: GroupKeys, acquirer: Acquirer, partitions: Sequence[SharePartition]) -> None:
         """Release what a member has acquired of share-partitions, in any session if none is named.

@@ -12,6 +12,7 @@ from tidegate.errors import StoreUnavailable
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.expire_and_retry import BrokerName
 from tidegate.groups.expiry import DEAD_LETTERS_KIND, SHARE_KIND, ExpireOne
+from tidegate.groups.offsets import Prove
 from tidegate.groups.share import dead_letters, starting
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.dead_letters import DeadLetters
@@ -41,11 +42,19 @@ logger = structlog.get_logger()
 
 
 class ShareService:
-    """Share groups at one broker. `broker` is the broker name in events."""
+    """Share groups at one broker. `broker` is the broker name in events; `prove` proves acknowledgements."""
 
-    def __init__(self, store: Store, settings: Settings, catalog: Catalog, log_of: LogOf, broker: BrokerName) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        catalog: Catalog,
+        log_of: LogOf,
+        broker: BrokerName,
+        prove: Prove | None = None,
+    ) -> None:
         self._catalog, self._log_of = catalog, log_of
-        self.records = ShareRecords(store)
+        self.records = ShareRecords(store, prove)
         self.start_offsets = StartOffsets(store, self._log)
         self.groups = ShareGroups(store, settings, CatalogTopics(catalog), self.start_offsets, broker)
         self.sessions = ShareSessions(SESSIONS_MAX, self._session_ended)
