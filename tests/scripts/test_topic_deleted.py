@@ -116,6 +116,16 @@ def test_topic_deleted_after_all_was_read_is_forgotten(valkey: ValkeyServer, top
         StreamPlan(named).next_offsets(end, None, by_records=False)
 
 
+def test_partition_that_does_not_exist_fails_a_restarted_stream(valkey: ValkeyServer, topic: WrittenTopic) -> None:
+    start = starting.initial_offsets(access_to(valkey.url, subscribe="orders"), "latest")
+    assigned = {"assign": '{"orders":[0,7,9]}'}
+
+    with pytest.raises(UsageError, match=r"no such partition: orders 7, orders 9$"):
+        StreamPlan(access_to(valkey.url, **assigned)).next_offsets(start, None, by_records=False)
+    lenient = access_to(valkey.url, **assigned, failOnDataLoss="false")
+    assert StreamPlan(lenient).next_offsets(start, None, by_records=False) == start
+
+
 def test_misspelt_topic_fails_a_restarted_stream(client: Any, valkey: ValkeyServer, topic: WrittenTopic) -> None:
     WrittenTopic(client, "payments").fill([2])
     start = starting.initial_offsets(access_to(valkey.url, subscribe="orders"), "latest")

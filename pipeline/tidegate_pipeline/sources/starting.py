@@ -40,13 +40,18 @@ def select(access: Access, strict: bool = True) -> dict[Place, Topic]:
     }
     beyond = [place for place, topic in places.items() if place[1] not in range(topic.partition_count)]
     if beyond and strict:
-        raise UsageError(f"no such partition: {', '.join(f'{name} {partition}' for name, partition in beyond)}")
+        raise no_such_partition(beyond)
     return {place: topic for place, topic in places.items() if place not in beyond}
 
 
 def no_such_topic(org: str, names: Iterable[str]) -> UsageError:
     """For topics that the options name."""
     return UsageError(f"no such topic in organisation {org}: {', '.join(names)}")
+
+
+def no_such_partition(places: Iterable[Place]) -> UsageError:
+    """For partitions that `assign` names."""
+    return UsageError(f"no such partition: {', '.join(f'{name} {partition}' for name, partition in places)}")
 
 
 def planner_of(access: Access, place: Place, topic: Topic) -> PartitionPlanner:

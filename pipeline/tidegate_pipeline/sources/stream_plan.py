@@ -123,12 +123,14 @@ class StreamPlan:
     def _pass_deleted(self, observed: StreamEnds, start: Offsets, positions: dict[Place, int]) -> None:
         """Take deleted partitions out of `positions`; first their end is the end of a range, if it was not read.
 
-        Raises DataLoss unless the options allow it, UsageError for a topic that the options name.
+        Raises DataLoss unless the options allow it, UsageError for a topic or partition that the options name.
         """
         access, options = self._access, self._access.options
         missing = sorted(start.next.keys() - observed.keys())
         unknown = {*options.subscribe, *options.assign} - start.ids.keys() - {topic for topic, _ in observed}
-        topics = access.topics() if missing or unknown else {}
+        assigned = {(name, partition) for name, numbers in options.assign.items() for partition in numbers}
+        absent = sorted(assigned - observed.keys())
+        topics = access.topics() if missing or unknown or absent else {}
         for place in missing:
             topic, topic_id = place[0], start.ids[place[0]]
             if topic in topics and topics[topic].topic_id == topic_id:
@@ -145,6 +147,9 @@ class StreamPlan:
         misspelt = sorted({*options.subscribe, *options.assign} - topics.keys()) if missing or unknown else []
         if misspelt and options.fail_on_data_loss:
             raise starting.no_such_topic(options.org, misspelt)
+        beyond = [place for place in absent if place[0] in topics and place[1] >= topics[place[0]].partition_count]
+        if beyond and options.fail_on_data_loss:
+            raise starting.no_such_partition(beyond)
 
     def _cursors(self, observed: StreamEnds, start: Offsets, by_records: bool) -> dict[Place, PartitionCursor]:
         """The partitions to continue. Raises DataLoss for a truncated log."""
