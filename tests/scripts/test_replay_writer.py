@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 
@@ -26,7 +28,7 @@ from tidegate.store.store import Store
 from tidegate_pipeline.errors import CorruptLimit, DataLoss, PipelineError, UsageError
 from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.replay import sink, target, translation
-from tidegate_pipeline.replay.partitioner import murmur2, partition_of
+from tidegate_pipeline.replay.partitioner import murmur2, murmur2_of, partition_of
 from tidegate_pipeline.replay.sink import Plan, Replayed, ReplayWriter, plan_of, ranges_of
 from tidegate_pipeline.replay.translation import Row, translate
 from tidegate_pipeline.topics import Topic
@@ -312,6 +314,17 @@ def test_keys_map_to_the_partitions_of_kafka() -> None:
             key = bytes((seed * 37 + i * 11) % 256 for i in range(length))
             assert murmur2(key) == aiokafka_murmur2(key) & 0xFFFFFFFF
             assert 0 <= partition_of(key, 7) < 7
+
+
+def test_keys_of_a_column_are_hashed_as_each_by_itself() -> None:
+    chance = random.Random(1)
+    keys = [chance.choice([None, chance.randbytes(chance.randrange(40))]) for _ in range(500)]
+    column = pa.array(keys, pa.binary())
+
+    for first, count in ((0, 500), (7, 100), (3, 0)):
+        expected = [murmur2(key or b"") for key in keys[first : first + count]]
+        assert murmur2_of(column.slice(first, count)).tolist() == expected
+    assert murmur2_of(pa.nulls(2, pa.binary())).tolist() == [murmur2(b"")] * 2
 
 
 def test_positions_of_spread_partitions_pass_nothing_over() -> None:

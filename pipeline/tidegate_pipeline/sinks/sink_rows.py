@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pyarrow as pa
 
 from tidegate_pipeline.errors import UsageError
+from tidegate_pipeline.replay.partitioner import murmur2_of
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,7 +26,7 @@ COLUMNS: Final = {
 
 
 class SinkRecord(NamedTuple):
-    """A record to be produced; a `partition` of None is chosen by the key, a `timestamp_ms` of None is now."""
+    """A record to be produced; a `partition` of None is chosen by `key_hash`, a `timestamp_ms` of None is now."""
 
     topic: str
     key: bytes | None
@@ -33,6 +34,7 @@ class SinkRecord(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
     partition: int | None
     timestamp_ms: int | None
+    key_hash: int
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
@@ -51,19 +53,21 @@ def check_columns(schema: StructType, topic: str | None) -> None:
 def records_of(rows: pa.RecordBatch, topic: str | None) -> Iterator[SinkRecord]:
     """The records of a batch of rows; `topic` wins over the column. Raises UsageError for a null topic."""
     topics = [topic] * rows.num_rows if topic is not None else _column(rows, "topic")
-    for name, key, value, headers, partition, timestamp in zip(
+    keys = _bytes(rows, "key")
+    for name, key, value, headers, partition, timestamp, key_hash in zip(
         topics,
-        _bytes(rows, "key"),
-        _bytes(rows, "value"),
+        keys.to_pylist(),
+        _bytes(rows, "value").to_pylist(),
         _column(rows, "headers"),
         _column(rows, "partition"),
         _milliseconds(rows),
+        murmur2_of(keys).tolist(),
         strict=True,
     ):
         if name is None:
             raise UsageError("a row has no topic: the column is null, and there is no option topic")
         pairs = [(header["key"], header["value"]) for header in headers] if headers else []
-        yield SinkRecord(name, key, value, pairs, partition, timestamp)
+        yield SinkRecord(name, key, value, pairs, partition, timestamp, key_hash)
 
 
 def _column(rows: pa.RecordBatch, name: str) -> list[Any]:
@@ -71,12 +75,12 @@ def _column(rows: pa.RecordBatch, name: str) -> list[Any]:
     return rows.column(at).to_pylist() if at >= 0 else [None] * rows.num_rows
 
 
-def _bytes(rows: pa.RecordBatch, name: str) -> list[bytes | None]:
+def _bytes(rows: pa.RecordBatch, name: str) -> pa.BinaryArray:
     at = rows.schema.get_field_index(name)
     if at < 0:
-        return [None] * rows.num_rows
+        return pa.nulls(rows.num_rows, pa.binary())
     column: Any = rows.column(at)
-    return list(column.cast(pa.binary()).to_pylist())
+    return column.cast(pa.binary())
 
 
 def _milliseconds(rows: pa.RecordBatch) -> list[int | None]:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final, Self, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -19,7 +18,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from tidegate_pipeline.errors import PipelineError, UsageError
-from tidegate_pipeline.replay.partitioner import partition_of
+from tidegate_pipeline.replay.partitioner import partition_of_hash
 from tidegate_pipeline.sinks.sink_options import SinkOptions
 from tidegate_pipeline.sinks.sink_rows import SinkRecord
 from tidegate_pipeline.sinks.transactions import PreparedTransaction
@@ -31,8 +30,6 @@ _OVERHEAD_MAX: Final = 128
 
 Result = TypeVar("Result")
 Place = tuple[str, int]
-
-_partition_of: Final = lru_cache(maxsize=65_536)(partition_of)
 
 
 class TaskProducer:
@@ -129,7 +126,7 @@ class TaskProducer:
                     f"topic {record.topic} has {count} partitions, there is no partition {record.partition}"
                 )
             return record.partition
-        return self._sticky % count if record.key is None else _partition_of(record.key, count)
+        return self._sticky % count if record.key is None else partition_of_hash(record.key_hash, count)
 
     def _submit(self, place: Place) -> None:
         """Queue a batch; waits while the one before it is not sent."""

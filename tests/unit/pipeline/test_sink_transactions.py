@@ -107,8 +107,8 @@ def test_record_above_the_request_size_is_refused_by_name(
         pytest.raises(PipelineError, match=rf"topic out: .* {fits + 1} bytes.*kafka.max.request.size, {fits}"),
         TaskProducer(parsed, "id", 0) as producer,
     ):
-        producer.send(SinkRecord("out", b"k", bytes(fits - overhead), [], None, None))
-        producer.send(SinkRecord("out", b"k", bytes(fits - overhead + 1), [], None, None))
+        producer.send(SinkRecord("out", b"k", bytes(fits - overhead), [], None, None, 0))
+        producer.send(SinkRecord("out", b"k", bytes(fits - overhead + 1), [], None, None, 0))
 
 
 def test_include_headers_is_accepted_as_by_the_connector() -> None:
