@@ -31,6 +31,26 @@ def test_sql_table_and_view_without_register(spark_process: SparkSession, client
         session.sql("DROP TABLE orders_table")
 
 
+def test_insert_into_a_sql_table_names_the_way_to_write(
+    spark_process: SparkSession, client: Any, valkey: ValkeyServer
+) -> None:
+    WrittenTopic(client, "orders").fill([1])
+    session = spark_process.newSession()
+    session.sql(f"CREATE TABLE orders_read USING tidegate OPTIONS ('redis.url' '{valkey.url}', subscribe 'orders')")
+    try:
+        for insert in (
+            "INSERT INTO orders_read (key, value) VALUES (X'00', X'01')",
+            "INSERT INTO orders_read SELECT * FROM orders_read",
+        ):
+            with pytest.raises(PySparkException, match=r"a SQL table of tidegate is read only: .*df\.write\.format"):
+                session.sql(insert).collect()
+        rows = session.table("orders_read").select("key", "value")
+        with pytest.raises(PySparkException, match="column topic, and there is no option topic"):
+            rows.write.format("tidegate").mode("append").option("kafka.bootstrap.servers", "127.0.0.1:1").save()
+    finally:
+        session.sql("DROP TABLE orders_read")
+
+
 def test_error_of_a_source_is_its_one_line(spark_process: SparkSession, client: Any, valkey: ValkeyServer) -> None:
     WrittenTopic(client, "orders").fill([1])
     topics = spark_process.newSession().read.format("tidegate").option("redis.url", valkey.url)

@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.format_options import TABLE_OPTION_PREFIX, given_options
 
 if TYPE_CHECKING:
@@ -34,6 +35,16 @@ def table_options(schema: StructType) -> dict[str, str]:
     """The options that the schema of a SQL table has; {} for other schemas."""
     options: dict[str, str] = json.loads(schema.fields[0].metadata.get(METADATA, "{}")) if schema.fields else {}
     return options
+
+
+def check_no_insert(schema: StructType, given: Mapping[str, str]) -> None:
+    """Raises UsageError for an INSERT INTO a SQL table: its options are a source's; rows read from it are no insert."""
+    is_of_table = any(METADATA in field.metadata for field in schema.fields)
+    if is_of_table and "kafka.bootstrap.servers" not in map(str.lower, given):
+        raise UsageError(
+            "a SQL table of tidegate is read only: write with"
+            ' df.write.format("tidegate").mode("append").option("kafka.bootstrap.servers", …).option("topic", …).save()'
+        )
 
 
 def same_columns(one: StructType, other: StructType) -> bool:

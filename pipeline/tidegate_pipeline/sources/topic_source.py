@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from tidegate_pipeline.sources.options import TopicOptions, parse_options, schema_of
-from tidegate_pipeline.sources.sql_table import table_options, with_table_options
+from tidegate_pipeline.sources.sql_table import check_no_insert, table_options, with_table_options
 from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
@@ -58,6 +58,7 @@ class TopicSource(DataSource):
         from tidegate_pipeline.sinks.sink_options import parse_sink_options
         from tidegate_pipeline.sinks.topic_writer import TopicWriter
 
+        check_no_insert(schema, self.options)
         return TopicWriter(parse_sink_options(self.options), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
