@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -126,15 +125,20 @@ def test_decoded_columns_of_a_query(bench: Bench) -> None:
         decoded(bench.read(), registry=bench.registry.url, subject="orders-value").collect()
 
 
+TRAILING = (b'{"id": 7} x', b'{"id": 7}{"id": 8}', b'{"id": 7},{"id": 8}', b'{"id": 7}}', b'{"id": 7}]', b'{"id": 7},')
+
+
 def test_json_decoded_columns_of_a_query(bench: Bench) -> None:
-    bench.append(b'{"id": 1, "at": "2026-03-01T00:00:00Z"}', None, b'{"id": "x"}', b"[", b'{"other": 2}', b"null")
+    bench.append(
+        b'{"id": 1, "at": "2026-03-01T00:00:00Z"}', None, b'{"id": "x"}', b"[", b'{"other": 2}', b"null", *TRAILING
+    )
     schema = inferred_schema(bench.read())
     assert sorted(schema.names) == ["at", "id", "other"]
     rows = json_decoded(bench.read(), "id BIGINT, at TIMESTAMP", on_undecodable="column").orderBy("offset").collect()
-    assert [row.value and row.value.id for row in rows] == [1, None, None, None, None, None]
+    assert [row.value and row.value.id for row in rows] == [1, *[None] * (5 + len(TRAILING))]
     assert rows[0].value.at.year == 2026
     wrong = [row.value_error and bytes(row.value_error.bytes) for row in rows]
-    assert wrong == [None, None, b'{"id": "x"}', b"[", None, b"null"]
+    assert wrong == [None, None, b'{"id": "x"}', b"[", None, b"null", *TRAILING]
     with pytest.raises(Exception, match="offset 2 cannot be decoded: not JSON of the given schema"):
         json_decoded(bench.read(), "id BIGINT").write.format("noop").mode("overwrite").save()
 
@@ -189,9 +193,25 @@ def test_decode_job_fails_at_undecodable_values(bench: Bench) -> None:
     done = bench.run("parquet", Values("json")).summary()
     assert (done["status"], done["dead_letters"]) == ("done", 2)
     assert [offset for offset, _, _ in bench.dead_letters()] == [1, 2]
-    bench.append(json.dumps({"id": 2, "unknown": 1}).encode())
-    assert bench.run("parquet", Values("json")).summary()["dead_letters"] == 0
-    assert table_values(bench, "parquet") == [(0, {"id": 1}), (3, {"id": 2})]
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta", "iceberg"])
+def test_decode_job_of_json_adds_new_fields_and_counts_unknown_ones(bench: Bench, form: Form) -> None:
+    bench.append(b'{"id": 1, "at": {"x": 1}}', b'{"id": 2} ?')
+    first = bench.run(form, Values("json")).summary()
+    assert (first["status"], first["dead_letters"], "records_with_unknown_fields" in first) == ("done", 1, False)
+
+    bench.append(b'{"id": 3, "city": "Ulm", "at": {"x": 2, "y": 3}}', b'{"id": "4"}')
+    second = bench.run(form, Values("json")).summary()
+    assert (second["status"], second["dead_letters"]) == ("done", 1), second
+    assert table_values(bench, form) == [
+        (0, {"id": 1, "at": {"x": 1, "y": None}, "city": None}),
+        (2, {"id": 3, "at": {"x": 2, "y": 3}, "city": "Ulm"}),
+    ]
+
+    bench.append(b'{"id": 5, "more": 1}', b'{"id": 6}')
+    third = bench.run(form, Values("json", schema="id BIGINT, at STRUCT<x: BIGINT>")).summary()
+    assert (third["dead_letters"], third["records_with_unknown_fields"]) == (0, 1)
 
 
 def test_decode_job_of_several_topics_by_one_schema(bench: Bench) -> None:

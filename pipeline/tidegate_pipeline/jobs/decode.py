@@ -13,7 +13,7 @@ from tidegate_pipeline.decode.schema import DECODED_ARROW
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.jobs.job import Job, JobContext
 from tidegate_pipeline.jobs.topic_options import access_to, topic_options
-from tidegate_pipeline.jobs.value_columns import Values, ValueTarget, dead_letter_count, with_values
+from tidegate_pipeline.jobs.value_columns import UNKNOWN_FIELDS, Values, ValueTarget, dead_letter_count, with_values
 from tidegate_pipeline.jobs.writable import check_writable
 from tidegate_pipeline.sources.options import EARLIEST
 from tidegate_pipeline.sources.starting import planner_of
@@ -159,8 +159,11 @@ class DecodeJob(Job):
         )
 
     def observed(self, counts: Mapping[str, int]) -> dict[str, object]:
-        """Records whose values could not be decoded."""
-        return {"dead_letters": dead_letter_count(counts)} if counts else {}
+        """Records whose values could not be decoded, and of JSON those with fields that the table has not."""
+        if not counts:
+            return {}
+        unknown = {UNKNOWN_FIELDS: counts[UNKNOWN_FIELDS]} if counts.get(UNKNOWN_FIELDS) else {}
+        return {"dead_letters": dead_letter_count(counts), **unknown}
 
     def finish(self, context: JobContext) -> dict[str, object]:
         """Where the table is, and how large."""

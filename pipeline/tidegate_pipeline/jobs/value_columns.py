@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.jobs.topic_options import topic_options
+from tidegate_pipeline.jobs.topic_options import access_to, topic_options
 from tidegate_pipeline.settings import PipelineSettings
+from tidegate_pipeline.sources.starting import planner_of
 from tidegate_pipeline.topics import Topic
 from tidegate_pipeline.values.codec import Codec, Evolution
 from tidegate_pipeline.values.columns import PutAside, decode_column, fail, json_column
 from tidegate_pipeline.values.dead_letters import DeadLetters
-from tidegate_pipeline.values.plain_json import inferred_schema
+from tidegate_pipeline.values.plain_json import inferred_schema, merged
 from tidegate_pipeline.values.registry import Registry
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 READ: Final = "values_read"
 DECODED: Final = "values_decoded"
+UNKNOWN_FIELDS: Final = "records_with_unknown_fields"
+_SAMPLED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,8 @@ def with_values(rows: DataFrame, values: Values, target: ValueTarget, known: pa.
         codec = values.codec(target.settings, target.names())
         found = decode_column(read, "value", codec, target.put_aside())
     else:
-        found = json_column(read, "value", values.schema or _schema(rows, target, known), target.put_aside())
+        schema = values.schema or _schema(rows, target, known)
+        found = json_column(read, "value", schema, target.put_aside(), UNKNOWN_FIELDS)
     return found.observe(DECODED, count(lit(1)).alias(DECODED))
 
 
@@ -96,11 +101,30 @@ def dead_letter_count(observed: Mapping[str, int]) -> int:
 
 
 def _schema(rows: DataFrame, target: ValueTarget, known: pa.DataType | None) -> StructType:
+    """That of the first records; of a table that is there, its own with what fields the newest records have more."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructType
 
     found = None if known is None else from_arrow_type(known)
-    if isinstance(found, StructType):
-        return found
     reader = rows.sparkSession.read.format("tidegate").options(**topic_options(target.settings, target.org))
-    return inferred_schema(reader.option("subscribe", ",".join(target.names())).load())
+    reader = reader.option("subscribe", ",".join(target.names()))
+    if not isinstance(found, StructType):
+        return inferred_schema(reader.load(), sample=_SAMPLED)
+    try:
+        newest = inferred_schema(reader.option("startingOffsets", _newest(target)).load(), sample=_SAMPLED)
+    except UsageError:  # none of them is an object
+        return found
+    return merged(found, newest)
+
+
+def _newest(target: ValueTarget) -> str:
+    """Offsets before the ends of the partitions."""
+    each = -(-_SAMPLED // max(sum(topic.partition_count for topic in target.topics), 1))
+    offsets: dict[str, dict[str, int]] = {}
+    for topic in target.topics:
+        access = access_to(target.settings, target.org, topic.name)
+        for partition in range(topic.partition_count):
+            tiers = planner_of(access, (topic.name, partition), topic).tiers()
+            offsets.setdefault(topic.name, {})[str(partition)] = max(tiers.start, tiers.end - each)
+        access.close()
+    return json.dumps(offsets)

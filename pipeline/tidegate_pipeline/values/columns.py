@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from tidegate_pipeline.errors import UndecodableValue, UsageError
 from tidegate_pipeline.values.codec import Codec, Evolution
 from tidegate_pipeline.values.dead_letters import describe
-from tidegate_pipeline.values.plain_json import CORRUPT, parsed
+from tidegate_pipeline.values.plain_json import CORRUPT, parsed, top_level
 from tidegate_pipeline.values.registry import Registry
 from tidegate_pipeline.values.undecodable import Undecodable
 
@@ -79,16 +79,26 @@ def decode_column(rows: DataFrame, column: str, codec: Codec, put_aside: PutAsid
     return rows.mapInArrow(partial(_run, task), schema)
 
 
-def json_column(rows: DataFrame, column: str, schema: StructType | str, put_aside: PutAside | None) -> DataFrame:
-    """As `decode_column`. Raises UsageError for a schema that is no struct."""
-    from pyspark.sql.functions import col, lit, struct, when
+def json_column(
+    rows: DataFrame, column: str, schema: StructType | str, put_aside: PutAside | None, counted: str = ""
+) -> DataFrame:
+    """As `decode_column`; `counted` names the count, by `observe`, of records with top-level fields that are not in
+    the schema. Raises UsageError for a schema that is no struct.
+    """
+    from pyspark.sql.functions import array, array_except, coalesce, col, count_if, lit, map_keys, size, struct, when
     from pyspark.sql.types import StructType
 
     typed = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     if not isinstance(typed, StructType) or CORRUPT in typed.names:
         raise UsageError("the schema of plain JSON is a struct, such as `id BIGINT, name STRING`")
-    found = rows.withColumn("_parsed", parsed(col(column), typed))
-    wrong = col(column).isNotNull() & (col("_parsed").isNull() | col(f"_parsed.{CORRUPT}").isNotNull())
+    found = rows.withColumn("_parsed", parsed(col(column), typed)).withColumn("_fields", top_level(col(column)))
+    if counted:
+        names = array(*(lit(name) for name in typed.names)).cast("array<string>")
+        unknown = size(array_except(map_keys(col("_fields")), names)) > 0
+        found = found.observe(counted, count_if(coalesce(unknown, lit(False))).alias(counted))
+    wrong = col(column).isNotNull() & (
+        col("_parsed").isNull() | col(f"_parsed.{CORRUPT}").isNotNull() | col("_fields").isNull()
+    )
     reason = struct(
         lit("not JSON of the given schema").alias("reason"),
         lit(None).cast("bigint").alias("schema_id"),
@@ -98,7 +108,7 @@ def json_column(rows: DataFrame, column: str, schema: StructType | str, put_asid
     marked = found.withColumn(f"{column}_error", when(wrong, reason)).withColumn(
         column, when(col("_parsed").isNotNull() & ~wrong, struct(*fields))
     )
-    marked = marked.drop("_parsed")
+    marked = marked.drop("_parsed", "_fields")
     if put_aside is None:
         return marked
     task = _Task(column, None, None, put_aside)

@@ -37,6 +37,28 @@ def inferred_schema(rows: DataFrame, column: str = "value", sample: int = 1_000)
     return sampled.elementType
 
 
+def merged(known: StructType, sampled: StructType) -> StructType:
+    """The fields of `known` with their types, then those that only `sampled` has; in structs within them too."""
+    from pyspark.sql.types import StructField, StructType
+
+    others = {field.name: field for field in sampled.fields}
+    fields = []
+    for field in known.fields:
+        other = others.pop(field.name, field).dataType
+        if isinstance(field.dataType, StructType) and isinstance(other, StructType):
+            field = StructField(field.name, merged(field.dataType, other), field.nullable)
+        fields.append(field)
+    return StructType([*fields, *others.values()])
+
+
+def top_level(column: Column) -> Column:
+    """The top-level fields of a JSON object as a map of text; null where anything follows the object."""
+    from pyspark.sql.functions import concat, from_json, lit, size, when
+
+    found = from_json(concat(lit("["), column.cast("string"), lit(",{}]")), "array<map<string,string>>")
+    return when(size(found) == lit(2), found[0])
+
+
 def parsed(column: Column, schema: StructType) -> Column:
     """A struct of `schema` and the text of what does not fit it in the field CORRUPT."""
     from pyspark.sql.functions import from_json
