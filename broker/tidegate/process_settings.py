@@ -126,6 +126,11 @@ class ProcessSettings(BaseSettings):
         description="Rules that turn the subject of a client's certificate into a user name, of which the first that "
         "matches counts; set them for short names: RULE:^CN=([^,]+),.*$/$1/L,DEFAULT; DEFAULT takes the whole subject",
     )
+    ssl_org_mapping_rules: str = Field(
+        "",
+        description="Rules of the same form that turn the subject into the client's organisation, default where none "
+        "matches; set them if certificates name organisations: RULE:^CN=[^,]+,OU=([^,]+),.*$/$1/L",
+    )
     sasl_enabled_mechanisms: str = Field(
         "SCRAM-SHA-512,SCRAM-SHA-256",
         pattern=r"^(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER)(,(PLAIN|SCRAM-SHA-256|SCRAM-SHA-512|OAUTHBEARER))*$",

@@ -29,14 +29,14 @@ class Identity:
 _RULE: Final = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 
 
-class PrincipalRules:
-    """`ssl.principal.mapping.rules` (KIP-371): the first rule that matches a distinguished name gives the user's name.
+class MappingRules:
+    """`ssl.principal.mapping.rules` (KIP-371), and the same for organisations: the first rule that matches counts.
 
     A rule is DEFAULT (the whole name) or `RULE:pattern/replacement/[LU]`; `$1` is the first group of the pattern.
-    Raises CannotStart.
+    Raises CannotStart, which names `setting`.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, setting: str) -> None:
         self._rules: list[tuple[re.Pattern[str] | None, str, str]] = []
         position = 0
         while position < len(text):
@@ -45,7 +45,7 @@ class PrincipalRules:
                 continue
             match = _RULE.match(text, position)
             if match is None:
-                raise CannotStart(f"TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES: {text[position:]!r} is not a rule")
+                raise CannotStart(f"{setting}: {text[position:]!r} is not a rule")
             position = match.end()
             if match[1]:
                 self._rules.append((None, "", ""))
@@ -53,19 +53,35 @@ class PrincipalRules:
             try:
                 pattern = re.compile(match[2])
             except re.error as error:
-                raise CannotStart(f"TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES: {match[2]!r}: {error}") from None
+                raise CannotStart(f"{setting}: {match[2]!r}: {error}") from None
             self._rules.append((pattern, re.sub(r"\$(\d)", r"\\g<\1>", match[3]), match[4]))
 
-    def principal(self, distinguished_name: str) -> str | None:
-        """The principal of a certificate's subject; None if no rule matches."""
-        for pattern, replacement, case in self._rules or [(None, "", "")]:
+    def map(self, distinguished_name: str) -> str | None:
+        """What a certificate's subject is mapped to; None if no rule matches."""
+        for pattern, replacement, case in self._rules:
             if pattern is None:
-                return f"User:{distinguished_name}"
+                return distinguished_name
             match = pattern.fullmatch(distinguished_name)
             if match is not None:
                 name = match.expand(replacement)
-                return "User:" + {"L": name.lower(), "U": name.upper()}.get(case, name)
+                return {"L": name.lower(), "U": name.upper()}.get(case, name)
         return None
+
+
+class CertificateIdentities:
+    """Who the owners of certificates are, by two settings. Raises CannotStart."""
+
+    def __init__(self, principal_rules: str, org_rules: str) -> None:
+        self._principals = MappingRules(principal_rules or "DEFAULT", "TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES")
+        self._orgs = MappingRules(org_rules, "TIDEGATE_SSL_ORG_MAPPING_RULES")
+
+    def identity(self, distinguished_name: str) -> Identity | None:
+        """The principal and its organisation, `default` unless a rule gives one.
+
+        None if no rule gives a principal, or what a rule gives is no organisation's name.
+        """
+        name, org = self._principals.map(distinguished_name), self._orgs.map(distinguished_name) or DEFAULT_ORG
+        return None if name is None or ORG_PATTERN.fullmatch(org) is None else Identity(f"User:{name}", org)
 
 
 _SHORT: Final = {

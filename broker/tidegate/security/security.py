@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tidegate.cluster.listeners import listeners_of
 from tidegate.security.authorizer import Authorizer
-from tidegate.security.identity import PrincipalRules
+from tidegate.security.identity import CertificateIdentities
 from tidegate.security.rules import AccessRules
 from tidegate.security.session import MakeAuthentication
 from tidegate.security.users import Users
@@ -22,7 +22,7 @@ class Security:
         self.users = Users(store, store.cluster_keys)
         self.rules = AccessRules(store, settings)
         self.authorizer = Authorizer(settings, self.rules) if settings.acl_enabled else None
-        self.certificate_principals = PrincipalRules(settings.ssl_principal_mapping_rules)
+        self.certificates = CertificateIdentities(settings.ssl_principal_mapping_rules, settings.ssl_org_mapping_rules)
         self.mechanisms: Mapping[str, MakeAuthentication] = {}
         self._close_mechanisms = _nothing
         if any(listener.sasl for listener in listeners_of(settings)):

@@ -94,8 +94,8 @@ class SaslSession:
         if self.is_exchanging:
             raise IllegalSaslState("a SASL exchange is under way")
         if self.identity is not None:
-            if not self._max_reauth_ms:
-                raise IllegalSaslState("sessions do not end, so that nobody authenticates again")
+            if self._expires_s is None:
+                raise IllegalSaslState("the session does not end, so that nobody authenticates again")
             if monotonic() - self._authenticated_s < REAUTHENTICATION_INTERVAL_S:
                 raise IllegalSaslState("the client has just authenticated")
             if mechanism != self.mechanism:
@@ -140,12 +140,14 @@ class SaslSession:
             self._on_refused("Authentication failed: the token was refused")
 
     def _lifetime_ms(self, identity: Identity) -> int:
-        """The shorter of the credential's life and connections_max_reauth_ms, as Kafka does; 0 without end."""
+        """The shorter of the credential's life and connections_max_reauth_ms; 0 without end.
+
+        Source: SaslServerAuthenticator.ReauthInfo, where a token's life counts whether or not the setting is set.
+        """
         limits = [self._max_reauth_ms] if self._max_reauth_ms else []
         if identity.expires_at is not None:
             left_ms = int((identity.expires_at - time()) * 1000)
             if left_ms <= 0:
                 raise SaslAuthenticationFailed("Authentication failed: the credential has expired")
-            if self._max_reauth_ms:
-                limits.append(left_ms)
+            limits.append(left_ms)
         return min(limits, default=0)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from tidegate.audit import ocsf
-from tidegate.security.identity import PrincipalRules, certificate_subject
+from tidegate.security.identity import CertificateIdentities, Identity, certificate_subject
 from tidegate.server.acceptor import Acceptor
 from tidegate.server.audited_requests import origin_of
 from tidegate.server.connection import Connection
@@ -15,30 +15,31 @@ from tidegate.server.connection import Connection
 class CertificateConnection(Connection):
     """A client without a certificate is anonymous; one whose subject no rule matches is disconnected."""
 
-    def __init__(self, server: Acceptor[Connection], listener: str, principals: PrincipalRules) -> None:
+    def __init__(self, server: Acceptor[Connection], listener: str, identities: CertificateIdentities) -> None:
         super().__init__(server, listener)
-        self._principals = principals
+        self._identities = identities
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         subject = certificate_subject(transport)
         if subject is None:
             return
-        principal = self._principals.principal(subject)
-        self._audit(principal, subject)
-        if principal is None:
+        identity = self._identities.identity(subject)
+        self._audit(identity, subject)
+        if identity is None:
             self.server.limited_log.warn(
                 "certificate_not_mapped",
                 listener=self.client.listener,
                 subject=subject,
-                do="add a rule to TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES",
+                do="add a rule to TIDEGATE_SSL_PRINCIPAL_MAPPING_RULES, or correct TIDEGATE_SSL_ORG_MAPPING_RULES",
             )
             self.abort()
         else:
-            self.client.principal = principal
+            self.client.principal, self.client.org = identity.principal, identity.org
 
-    def _audit(self, principal: str | None, subject: str) -> None:
+    def _audit(self, identity: Identity | None, subject: str) -> None:
         trail = self.server.context.audit
         if trail is not None:
-            origin = replace(origin_of(self.client), principal=principal or subject)
-            trail.note(ocsf.authentication(origin, "TLS", None if principal else "no rule maps the certificate"))
+            who = identity or Identity(subject)
+            origin = replace(origin_of(self.client), principal=who.principal, org=who.org)
+            trail.note(ocsf.authentication(origin, "TLS", None if identity else "no rule maps the certificate"))

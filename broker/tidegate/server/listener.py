@@ -130,7 +130,7 @@ class Server:
             return lambda: Connection(self, listener)
         if sasl:
             return lambda: SaslConnection(self, listener, security.mechanisms)
-        return lambda: CertificateConnection(self, listener, security.certificate_principals)
+        return lambda: CertificateConnection(self, listener, security.certificates)
 
     def _listening(self, opened: Port, sock: socket.socket, listener: str, protocol: str) -> int:
         self._opened.append(opened)

@@ -340,7 +340,22 @@ async def test_session_of_a_token_expired_within_the_clock_skew(validator: Token
 
     assert (answer, len(accepted)) == (b"", 1)
     left_ms = CLOCK_SKEW_S * 2 // 3 * 1000
-    assert left_ms - 5_000 < lifetime_ms <= left_ms if max_reauth_ms else lifetime_ms == 0
+    assert left_ms - 5_000 < lifetime_ms <= left_ms
+
+
+async def test_session_ends_with_its_token_unless_the_client_authenticates_again(
+    validator: TokenValidator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kafka 4.4 does it where connections.max.reauth.ms is not set."""
+    now_s = 100.0
+    monkeypatch.setattr("tidegate.security.session.monotonic", lambda: now_s)
+    one = SaslSession({"OAUTHBEARER": lambda: OAuthBearer(validator)}, 0, lambda _: None, pytest.fail)
+    for _ in range(2):
+        one.handshake("OAUTHBEARER")
+        _, lifetime_ms = await one.authenticate(b"n,,\x01auth=Bearer " + token().encode() + b"\x01\x01")
+        assert lifetime_ms > 0 and not one.expired
+        now_s += lifetime_ms / 1000 + 1
+        assert one.expired
 
 
 async def test_session_refuses_a_token_expired_beyond_the_clock_skew(validator: TokenValidator) -> None:

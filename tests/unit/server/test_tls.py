@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from tests.support.wire import RawClient
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
 from tidegate.process import bind
+from tidegate.security.identity import CertificateIdentities
 from tidegate.server import limits
 from tidegate.server.certificates import Certificates
 from tidegate.server.listener import Server
@@ -42,12 +43,12 @@ def authority(tmp_path: Path) -> Authority:
 
 @asynccontextmanager
 async def serving(
-    authority: Authority, handlers: Handlers | None = None, audit: Any = None, **settings: Any
+    authority: Authority, handlers: Handlers | None = None, audit: Any = None, security: Any = None, **settings: Any
 ) -> AsyncIterator[tuple[Server, Certificates]]:
     """A server whose port 0 speaks TLS and whose port 1 does not."""
     handlers = handlers or Handlers()
     given = Settings(ssl_certificate_file=str(authority.issue("broker", "127.0.0.1")), **settings)
-    server = Server(cast(BrokerContext, SimpleNamespace(security=None, audit=audit)), handlers.table(), given)
+    server = Server(cast(BrokerContext, SimpleNamespace(security=security, audit=audit)), handlers.table(), given)
     certificates = Certificates(given)
     server.open_tls(bind("127.0.0.1", 0, "TIDEGATE_LISTENERS"), "SSL", certificates)
     await server.open("127.0.0.1", 0)
@@ -166,6 +167,30 @@ async def test_refused_certificates_are_in_the_audit(authority: Authority) -> No
 
     assert [event["status_detail"] for event in noted] == ["certificate has expired", "no certificate"]
     assert {event["class_uid"] for event in noted} == {3002}
+
+
+@on_both_loops
+async def test_certificate_names_user_and_organisation(authority: Authority) -> None:
+    noted: list[dict[str, Any]] = []
+    trail = SimpleNamespace(note=noted.append, note_repeatable=lambda key, event: noted.append(event()))
+    rules = {"principal_rules": "RULE:^CN=([a-z]+)-.*$/$1/", "org_rules": "RULE:^CN=[a-z]+-([^,]+),.*$/$1/L"}
+    security = SimpleNamespace(certificates=CertificateIdentities(**rules))
+    files = {"ssl_client_ca_file": str(authority.file)}
+    async with serving(authority, audit=trail, security=security, **files) as (server, _):
+        for name in ("app-ACME", "app-no_org", "8"):
+            with suppress(ConnectionError, asyncio.IncompleteReadError):
+                async with await client_of(server, authority.client(authority.issue(name))) as client:
+                    await client.ask(VERSIONS)
+        await until(lambda: len(noted) == 3)
+
+    users = [
+        (event["user"]["name"].partition(",")[0], event["user"]["org"]["name"], event["status"]) for event in noted
+    ]
+    assert users == [
+        ("User:app", "acme", "Success"),
+        ("CN=app-no_org", "default", "Failure"),
+        ("CN=8", "default", "Failure"),
+    ]
 
 
 @on_both_loops
