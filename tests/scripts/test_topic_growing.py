@@ -159,13 +159,15 @@ def test_repeated_task_reads_what_its_first_attempt_read(
     assert {client.ttl(key) > 3600 for key in client.scan_iter("*query-ends*")} == {True}
 
 
+@pytest.mark.parametrize("refused", ["-@write", "-get"])
 def test_user_that_may_not_write_reads_up_to_the_plan(
-    client: Any, valkey: ValkeyServer, spark_query: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    client: Any, valkey: ValkeyServer, spark_query: Callable[[str], None], monkeypatch: pytest.MonkeyPatch,
+    refused: str,
+) -> None:  # fmt: skip
     topic = WrittenTopic(client, "orders")
     topic.fill([2])
     monkeypatch.setenv("READER", "x")
-    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@all", "-@write")
+    client.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@all", refused)
     url = valkey.url.replace("://", "://reader@")
     frame = Frame(valkey, subscribe="orders", **{"redis.url": url, "redis.passwordVariable": "READER"})
     topic.fill([3])

@@ -41,20 +41,21 @@ def remembered(
 ) -> Iterable[PlannedRange]:
     """What the first attempt of a task found with `find`; `plan` names the plan, `task` is its number in it.
 
-    Nothing where Redis's user may not write: then all queries of the plan end where it ends. Raises PipelineError.
+    Nothing where Redis's user may not write it, or not read it: then all queries of the plan end where it ends.
+    Raises PipelineError.
     """
     query = running_query()
     if query is None:
         return find()
     options = access.options
     key = ClusterKeys(options.key_prefix).query_ends(f"{plan}-{query}-{task}")
-    known = retry_while_unavailable(lambda: access.client.get(key), options.retry_s)
-    if known is None:
-        found = json.dumps([asdict(range_) for range_ in find()])
-        try:
+    try:
+        known = retry_while_unavailable(lambda: access.client.get(key), options.retry_s)
+        if known is None:
+            found = json.dumps([asdict(range_) for range_ in find()])
             known = retry_while_unavailable(lambda: _write(access, key, found), options.retry_s) or found
-        except redis.exceptions.NoPermissionError:
-            return []
+    except redis.exceptions.NoPermissionError:
+        return []
     return [PlannedRange(**{**fields, "tier": Tier(fields["tier"])}) for fields in json.loads(known)]
 
 
