@@ -110,6 +110,8 @@ def bench(spark: SparkSession, valkey: ValkeyServer, tmp_path: Path) -> Iterator
         opened = Bench(spark, valkey.url, tmp_path, registry)
         yield opened
         opened.client.close()
+    if IcebergPlan(ICEBERG_TABLE).table() is not None:  # the catalog is that of all tests
+        IcebergPlan(ICEBERG_TABLE)._catalog.drop_table(ICEBERG_TABLE.partition(".")[2])
 
 
 def test_decoded_columns_of_a_query(bench: Bench) -> None:
