@@ -230,14 +230,24 @@ lock: $(FOR_SUPPLY) ## requirements/*.txt: what the images install, with hashes,
 scan: $(FOR_SUPPLY) ## bandit over broker and pipeline; pyproject.toml has the reason of each exclusion
 	$(SUPPLY)/bandit -q -c pyproject.toml -r broker pipeline
 
-sbom: $(FOR_SUPPLY) ## build/sbom/tidegate.cdx.json: what the wheel installs (CycloneDX); EXTRAS=archive adds an extra
-	@set -eu; rm -rf build/sbom; mkdir -p build/sbom; $(SUPPLY)/python -m venv --without-pip build/sbom/environment; \
+ifdef IMAGE
+# BASE is what it was built on: name:tag@sha256:digest.
+SBOM ?= build/sbom/image.cdx.json
+
+sbom: $(FOR_SUPPLY)
+	@mkdir -p build/sbom; $(SUPPLY)/python -m tests.image.sbom "$(IMAGE)" --output "$(SBOM)" \
+	  --base "$(or $(BASE),$(shell sed -n 's/^ARG PYTHON_IMAGE=//p' Dockerfile))"
+	@echo $(SBOM)
+else
+sbom: $(FOR_SUPPLY) ## build/sbom/tidegate.cdx.json: what the wheel installs (CycloneDX); EXTRAS=archive adds an extra; IMAGE=folder: image.cdx.json, of an image's files
+	@set -eu; rm -rf build/sbom/environment build/sbom/*.whl; mkdir -p build/sbom; $(SUPPLY)/python -m venv --without-pip build/sbom/environment; \
 	  pip="$(SUPPLY)/python -m pip -q"; $$pip wheel --no-deps --no-build-isolation --wheel-dir build/sbom .; \
 	  $$pip --python build/sbom/environment/bin/python install --no-compile -c constraints.txt \
 	    "$$(echo build/sbom/*.whl)$(if $(EXTRAS),[$(EXTRAS)])"; \
 	  $(SUPPLY)/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 	    -o build/sbom/tidegate.cdx.json build/sbom/environment; \
 	  rm -r build/sbom/environment build/sbom/*.whl; echo build/sbom/tidegate.cdx.json
+endif
 
 AUDIT := $(SUPPLY)/pip-audit --no-deps --disable-pip --progress-spinner off $(AUDIT_ARGS)
 

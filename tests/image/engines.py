@@ -45,11 +45,17 @@ class Image(Protocol):
         """
         ...
 
+    def files(self, folder: Path) -> Path:
+        """A folder with its files: this one, which is empty, or another."""
+        ...
+
 
 class Engine(Protocol):
     """What builds."""
 
     name: str
+    base: str
+    """What it builds on: name:tag@sha256:digest; empty for what the Dockerfile names."""
     reproducible: bool
     """Whether it puts SOURCE_DATE_EPOCH into the layers' file times."""
 
@@ -107,6 +113,10 @@ class BuildahImage:
             text=True,
         )
 
+    def files(self, folder: Path) -> Path:
+        """See Image."""
+        return self.root
+
 
 class Buildah:
     """Debian's buildah: layers are plain folders, steps run in a chroot."""
@@ -125,6 +135,8 @@ class Buildah:
         base = self.run("from", "scratch").strip()
         self.run("add", base, str(debian()), "/")
         self.run("commit", base, "localhost/base")
+        digest = json.loads(self.run("inspect", "--type", "image", "localhost/base"))["FromImageDigest"]
+        self.base = f"localhost/base:latest@{digest}"
 
     def run(self, *command: str) -> str:
         """A command on a store of this test's own."""
@@ -200,11 +212,18 @@ class DockerImage:
             text=True,
         )
 
+    def files(self, folder: Path) -> Path:
+        """See Image."""
+        container = run("docker", "create", self.tag).strip()
+        run("docker", "cp", f"{container}:/.", str(folder))
+        run("docker", "rm", container)
+        return folder
+
 
 class Docker:
     """A docker daemon, on the official Python image."""
 
-    name, reproducible = "docker", False
+    name, base, reproducible = "docker", "", False
 
     def __init__(self) -> None:
         """Raises EngineMissing where no daemon answers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from aiohttp import ClientSession
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from tests.image.engines import REPOSITORY, Engine, EngineMissing, Image, engine
+from tests.image.engines import REPOSITORY, Engine, EngineMissing, Image, engine, run
 from tests.support.compose import services
 from tests.support.valkey import ValkeyServer, free_port
 from tidegate import __version__
@@ -75,6 +76,11 @@ def on_loopback(redis: ValkeyServer, port: int, admin_port: int) -> dict[str, st
     }
 
 
+def normalised(kind: str, name: str) -> str:
+    """A package's name as package URLs have it: PyPI's are the same in either case and with any of `-_.`."""
+    return re.sub(r"[-_.]+", "-", name).lower() if kind == "pypi" else name
+
+
 def until_healthy(image: Image, broker: subprocess.Popen[str], **environment: str) -> None:
     """Ask as an engine does, by the image's own HEALTHCHECK, until it says yes."""
     check = image.config["Healthcheck"]["Test"]
@@ -117,6 +123,23 @@ def test_image_contains_no_build_tools(image: Image) -> None:
 def test_image_has_version_and_extras(image: Image) -> None:
     assert outcome(image, "tidegate", "--version") == (0, f"{__version__}\n")
     assert outcome(image, "python", "-c", "import pyarrow")[0] != 0, "the archive's reader is an extra"
+
+
+def test_bill_of_materials_names_what_the_image_reports(builder: Engine, image: Image, tmp_path: Path) -> None:
+    dpkg = ["dpkg-query", "--show", "--showformat", "${db:Status-Status} deb ${Package} ${Version}\n"]
+    names = "import importlib.metadata as m; [print('installed pypi', d.name, d.version) for d in m.distributions()]"
+    reports = outcome(image, *dpkg)[1] + outcome(image, "python", "-c", names)[1]
+    run("make", "-C", str(REPOSITORY), "sbom", f"IMAGE={image.files(tmp_path)}", f"BASE={builder.base}")
+
+    components = json.loads((REPOSITORY / "build/sbom/image.cdx.json").read_text())["components"]
+
+    packages = re.findall(r"^installed (deb|pypi) (\S+) (\S+)$", reports, re.MULTILINE)
+    assert {"deb", "pypi"} == {kind for kind, _, _ in packages}
+    assert sorted(
+        (kind, one["name"], one["version"])
+        for one in components
+        if (kind := one["purl"].partition("/")[0].removeprefix("pkg:")) != "generic"
+    ) == sorted((kind, normalised(kind, name), version) for kind, name, version in packages)
 
 
 async def test_client_produces_and_consumes_and_sigterm_drains(image: Image) -> None:
