@@ -24,7 +24,7 @@ HASHES: Final = (
     "hdel", "hexists", "hget", "hgetall", "hincrby", "hkeys", "hlen", "hmget", "hscan", "hset", "hsetnx", "hvals",
 )  # fmt: skip
 SORTED_SETS: Final = (
-    "zadd", "zcard", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore",
+    "zadd", "zcard", "zcount", "zrange", "zrangebyscore", "zrem", "zremrangebyscore", "zrevrangebyscore", "zscore",
 )  # fmt: skip
 STREAMS: Final = ("xadd", "xdel", "xinfo|stream", "xlen", "xrange", "xread", "xrevrange", "xtrim")
 MIRROR: Final = (
