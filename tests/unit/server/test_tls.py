@@ -170,7 +170,7 @@ async def test_refused_certificates_are_in_the_audit(authority: Authority) -> No
 
 
 @on_both_loops
-async def test_certificate_names_user_and_organisation(authority: Authority) -> None:
+async def test_certificate_names_user_and_org(authority: Authority) -> None:
     noted: list[dict[str, Any]] = []
     trail = SimpleNamespace(note=noted.append, note_repeatable=lambda key, event: noted.append(event()))
     rules = {"principal_rules": "RULE:^CN=([a-z]+)-.*$/$1/", "org_rules": "RULE:^CN=[a-z]+-([^,]+),.*$/$1/L"}
