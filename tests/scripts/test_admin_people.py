@@ -25,6 +25,7 @@ from tests.support.whole_broker import WholeBroker
 from tidegate.audit.trail import AuditTrail
 from tidegate.http import routes
 from tidegate.http.access import Access
+from tidegate.http.forms import FORM
 from tidegate.http.health import Health
 from tidegate.http.oidc import OpenIdLogin
 from tidegate.http.people import People, roles_of
@@ -106,10 +107,11 @@ class Admin:
     """The admin HTTP of one broker, its users, an issuer and the audit."""
 
     def __init__(
-        self, http: Http, issuer: Issuer, users: Users, trail: AuditTrail, store: Store, people: People
-    ) -> None:
+        self, http: Http, issuer: Issuer, users: Users, trail: AuditTrail, whole: WholeBroker, store: Store,
+        people: People,
+    ) -> None:  # fmt: skip
         self.http, self.issuer, self.users, self.trail, self.store = http, issuer, users, trail, store
-        self.people = people
+        self.whole, self.people = whole, people
 
     async def status(self, name: str, method: str, path: str, json: Any = None) -> int:
         """What is answered to a user with its password."""
@@ -157,7 +159,7 @@ async def opened(settings: Settings, store: Store, **changes: Any) -> AsyncItera
         app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
         try:
             async with TestClient(TestServer(app)) as http:
-                yield Admin(http, issuer, users, trail, store, people)
+                yield Admin(http, issuer, users, trail, whole, store, people)
         finally:
             await people.close()
             await access.issuer.close()
@@ -271,6 +273,34 @@ async def test_form_names_no_org_and_nothing_else_to_rest(admin: Admin, body: di
     events = [event for event in await admin.events() if event["api"]["operation"].startswith("DELETE")]
     named = [[one["name"] for one in event["resources"]] for event in events]
     assert named == [["orders"], ["orders"]], events
+
+
+async def _resources_of(admin: Admin, operation: str) -> list[set[tuple[str, str]]]:
+    events = [event for event in await admin.events() if event.get("api", {}).get("operation") == operation]
+    return [{(one["type"], one["name"]) for one in event["resources"]} for event in events]
+
+
+async def test_created_topic_is_named_in_the_audit(admin: Admin) -> None:
+    assert await admin.status("anna", "POST", "/api/v1/topics?org=acme", TOPIC) == 200
+
+    assert await _resources_of(admin, "POST /api/v1/topics") == [{("org", "acme"), ("topic", "orders")}]
+
+
+async def test_audit_of_a_form_names_the_fields_that_its_action_read(admin: Admin) -> None:
+    """The first of equal fields, and no field of another action."""
+    headers = {"Authorization": encode_basic_auth("anna", PASSWORD), "Content-Type": FORM}
+    form = "org=acme&group=one&group=two&typed=one&topic=three&node_id=4&action=five"
+    async with admin.http.post("/console/group/delete", data=form, headers=headers) as answer:
+        assert answer.status == 404
+
+    assert await _resources_of(admin, "POST /console/group/delete") == [{("org", "acme"), ("group", "one")}]
+
+
+async def test_audit_of_a_refused_request_names_every_org_that_it_asked_for(admin: Admin) -> None:
+    assert await admin.status("alma", "DELETE", "/api/v1/topics/orders?org=acme&org=default") == 403
+
+    expected = {("org", "acme"), ("org", "default"), ("topic", "orders")}
+    assert await _resources_of(admin, "DELETE /api/v1/topics/{topic}") == [expected]
 
 
 async def test_form_with_another_org_in_its_body_is_refused(admin: Admin) -> None:

@@ -8,6 +8,8 @@ from aiohttp import http_exceptions, web
 from multidict import MultiDictProxy
 
 FORM: Final = "application/x-www-form-urlencoded"
+FIELDS_READ: Final = web.RequestKey("fields_read", dict[str, str])
+"""The fields of a form that its handler has read."""
 _CONSOLE: Final = "/console/"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
+from contextlib import suppress
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from multidict import MultiDict, MultiMapping
 
 from tidegate.audit import ocsf
 from tidegate.audit.ocsf import Activity, Origin
 from tidegate.audit.trail import AuditTrail
 from tidegate.errors import KafkaError
 from tidegate.http.access import ACTOR, LOGIN_PATH, LOGOUT_PATH, READS
-from tidegate.http.forms import form_of, has_form
+from tidegate.http.api.endpoint import BODY
+from tidegate.http.forms import FIELDS_READ, form_of, has_form
 from tidegate.http.people import PERSON, Person
 from tidegate.http.problems import Problem
 from tidegate.security.identity import DEFAULT_ORG
@@ -90,8 +93,9 @@ class RequestAudit:
         path = resource.canonical if resource is not None else "an unknown path"
         error = None if status < 400 else reason
         activity = _ACTIVITIES.get(request.method, Activity.READ)
-        operation, origin, named = f"{request.method} {path}", origin_of(request), await _resources(request)
-        if status in _REFUSED:
+        refused = status in _REFUSED
+        operation, origin, named = f"{request.method} {path}", origin_of(request), await _resources(request, refused)
+        if refused:
             key = (origin.principal, origin.host, operation, status)
             self._trail.note_repeatable(
                 key, lambda: ocsf.api_activity(origin, operation, activity, named, error, "admin")
@@ -100,14 +104,28 @@ class RequestAudit:
             self._trail.note(ocsf.api_activity(origin, operation, activity, named, error, "admin"))
 
 
-async def _resources(request: web.Request) -> list[tuple[str, str]]:
-    values = dict(request.query)
+async def _resources(request: web.Request, refused: bool) -> list[tuple[str, str]]:
+    """What a request names: the names in its path and those that its handler read from its form or body.
+
+    No handler read a refused request: it names all that its form or its query has, and every organisation, because
+    it may be refused for any of them.
+    """
+    if refused:
+        fields, orgs = await _unread(request)
+    else:
+        fields = request.get(FIELDS_READ, {})
+        orgs = [fields["org"]] if "org" in fields else [] if has_form(request) else request.query.getall("org", [])[:1]
+    named = [("org", org) for org in orgs if orgs != [DEFAULT_ORG]]
+    in_body = {"topic": getattr(request.get(BODY), "topic", "")}
+    values = {**fields, **{name: value for name, value in in_body.items() if value}, **request.match_info}
+    return named + [(name, values[name]) for name in _RESOURCES if values.get(name)]
+
+
+async def _unread(request: web.Request) -> tuple[dict[str, str], list[str]]:
+    """The fields of a form, or else of the query, each with its first value; and the organisations of both."""
+    form: MultiMapping[Any] = MultiDict()
     if has_form(request):
-        try:
+        with suppress(web.HTTPException):
             form = await form_of(request)
-        except web.HTTPException:
-            form = None
-        values |= {name: value for name, value in (form or {}).items() if isinstance(value, str)}
-    values |= request.match_info
-    org = [("org", values["org"])] if values.get("org", DEFAULT_ORG) != DEFAULT_ORG else []
-    return org + [(name, values[name]) for name in _RESOURCES if values.get(name)]
+    fields = {name: value for name, value in dict(form or request.query).items() if isinstance(value, str)}
+    return fields, list(dict.fromkeys([*request.query.getall("org", []), *form.getall("org", [])]))

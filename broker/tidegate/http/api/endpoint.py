@@ -20,6 +20,8 @@ from tidegate.http.single_flight import SingleFlightCache
 
 PREFIX: Final = "/api/v1"
 CONTEXT: Final = web.AppKey("context", BrokerContext)
+BODY: Final = web.RequestKey("body", Model)
+"""The body of a REST request, once it is validated."""
 READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
 BODY_BYTES_MAX: Final = 4 << 20
 """Fits a reset of 50,000 partitions."""
@@ -83,6 +85,8 @@ class Endpoint:
     async def _run(self, request: web.Request) -> web.Response:
         query = _taken(self.query, dict(request.query), "query")
         body = _taken(self.body, await _read(request), "body") if self.body is not None else None
+        if body is not None:
+            request[BODY] = body
         asked = Asked(request.config_dict[CONTEXT], request[ACTOR], request.match_info, query, body)
         observations = request.config_dict[READ_CACHE]
         if self.shared:

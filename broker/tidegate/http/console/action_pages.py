@@ -13,7 +13,7 @@ from tidegate.http import actions
 from tidegate.http.access import ACTOR
 from tidegate.http.console.rendering import url
 from tidegate.http.console.site import console_of, valid_org
-from tidegate.http.forms import form_of
+from tidegate.http.forms import FIELDS_READ, form_of
 
 _REASON = "removed by an administrator"
 
@@ -23,6 +23,7 @@ async def field(request: web.Request, name: str) -> str:
     value = (await form_of(request)).get(name, "")
     if not isinstance(value, str) or not value:
         raise web.HTTPBadRequest(text=f"The form has no {name}.")
+    request.setdefault(FIELDS_READ, {})[name] = value
     return value
 
 
