@@ -336,6 +336,25 @@ async def behind(whole: WholeBroker) -> None:
     await client.leave()
 
 
+@pytest.mark.parametrize("fields", [{"group": "billing"}, {"group": "orders", "org": "acme"}])
+async def test_undo_of_another_groups_action_is_refused(
+    whole: WholeBroker, operator: Http, fields: dict[str, str]
+) -> None:
+    """Otherwise page and audit would name a group that was not changed."""
+    await behind(whole)
+    moved = await offset_actions.reset(
+        whole.context,
+        Actor("anna", "operator", "10.1.2.3"),
+        "default",
+        Reset("orders", Choice(to_latest=True), ("orders",)),
+    )
+
+    assert "of another group" in await post(operator, "reset/undo", 400, action=moved["action_id"], **fields)
+    assert await whole.client().committed("orders") == 10
+    await post(operator, "reset/undo", action=moved["action_id"], group="orders")
+    assert await whole.client().committed("orders") == 4
+
+
 async def test_confirmed_reset_is_the_one_that_was_shown(
     whole: WholeBroker, operator: Http, monkeypatch: pytest.MonkeyPatch
 ) -> None:

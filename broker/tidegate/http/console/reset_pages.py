@@ -154,9 +154,13 @@ async def ask_undo(request: web.Request) -> web.StreamResponse:
 
 
 async def undo(request: web.Request) -> web.StreamResponse:
-    """Undo a reset."""
+    """Undo a reset or a deletion of the form's group. Raises HTTPBadRequest."""
     org, group_id = await group_of(request)
     action, fence = await field(request, "action"), "fence" in await form_of(request)
+    stored = await audit.find(console_of(request).context.store, action)
+    of = stored["undo"] if stored is not None else None
+    if of is not None and (of["org"], of["group"]) != (org, group_id):
+        raise web.HTTPBadRequest(text="That action is of another group; nothing was changed.")
     try:
         done = await offset_actions.undo(console_of(request).context, request[ACTOR], action, fence)
     except Problem as problem:
