@@ -9,11 +9,13 @@ import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read
 from tests.support.valkey import ValkeyServer
-from tidegate.errors import NotEnoughReplicasAfterAppend, OffsetNotAvailable
+from tidegate.errors import NotEnoughReplicasAfterAppend, OffsetNotAvailable, RequestTimedOut
 from tidegate.log.loading import FENCE_LOG
 from tidegate.log.progress import NOTE_PROGRESS
 from tidegate.settings import Settings
 from tidegate.store.store import Store
+
+KEYS = "default", "orders", 0, "ab" * 16
 
 
 @pytest.fixture
@@ -81,6 +83,28 @@ async def test_unproved_append_is_stored_but_neither_acknowledged_nor_visible(
             replica.stop()
 
 
+async def test_append_behind_an_unproved_one_that_was_lost_is_not_out_of_order(primary_store: Store) -> None:
+    """At OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch and sends all anew, also what is stored."""
+    key = primary_store.log_keys(*KEYS).log
+    async with broker(primary_store.settings, durability="replicated:1", durability_timeout_ms=50) as logs:
+        log = logs.partition(TOPIC, 0)
+        for sequence in (0, 1):
+            with pytest.raises(NotEnoughReplicasAfterAppend):
+                await append(log, producer_id=7, epoch=0, sequence=sequence)
+            if sequence == 0:
+                replicated = await primary_store.command("DUMP", key)
+        await primary_store.command("RESTORE", key, 0, replicated, "REPLACE")  # as a replica that is promoted has it
+        logs.drop_views()
+
+        with pytest.raises(RequestTimedOut):
+            await append(log, producer_id=7, epoch=0, sequence=2)
+        for sequence in (0, 1, 2):
+            with pytest.raises(NotEnoughReplicasAfterAppend):
+                await append(log, producer_id=7, epoch=0, sequence=sequence)
+        known = log.known()
+        assert known is not None and known.log_end_offset == 3
+
+
 async def test_fsynced_appends_are_answered_when_they_are_on_disk(primary_store: Store) -> None:
     if not any(await primary_store.command("COMMAND", "INFO", "WAITAOF")):
         pytest.skip("this server has no WAITAOF (Redis before 7.2)")
@@ -114,9 +138,6 @@ async def test_proof_that_another_connection_gave_is_none(primary: ValkeyServer,
             assert proofs == [False]
     finally:
         replica.stop()
-
-
-KEYS = "default", "orders", 0, "ab" * 16
 
 
 async def _stored(store: Store) -> int:

@@ -346,6 +346,8 @@ class Appends:
 
     def reply(self, item: QueuedBatch, answer: Appended, proved: bool) -> None:
         """Answer a stored batch, by whether its durability was proved."""
+        if not proved and item.batch.base_sequence >= 0:  # a fail-over may lose it, with later ones in transit
+            self.unresolved.unproved(item.batch, self._log.loop.time())
         self._log.guarded(item.on_done, answer if proved else NotEnoughReplicasAfterAppend())
 
     def done(self, item: QueuedBatch, outcome: KafkaError) -> None:

@@ -1,5 +1,7 @@
 """Unresolved appends: entries of unknown outcome, and batches that were answered with a retriable error.
 
+Among the latter are batches that are stored but were not proved as durable: the server that is promoted may lack them.
+
 A client that receives REQUEST_TIMED_OUT or a retriable store error sends its batch again with the same sequence
 number. Later batches of that producer may already be in transit. OUT_OF_ORDER_SEQUENCE_NUMBER for one of them would
 be fatal: librdkafka then bumps its epoch and sends all unacknowledged batches as new, including those in the log.
@@ -40,6 +42,8 @@ class _GivenUp(NamedTuple):
     last_sequence: int
     answer: KafkaError
     until_s: float
+    unproved: int | None
+    """The sequence of the last one that was stored and not proved."""
 
 
 class Unresolved:
@@ -97,13 +101,24 @@ class Unresolved:
         """The error for a batch: one that means "not stored" only if that is certain."""
         if isinstance(failure, KafkaError) and not isinstance(failure, StoreUnavailable):
             return failure
-        if not self.may_be_stored(item):
+        if not self.may_be_stored(item) and not self._was_unproved(item, now_s):
             return StoreUnavailable(str(failure))
         sent_again = item.batch.producer_id >= 0 and not item.unresolved_in
         unreachable = sent_again and now_s - self._unknown_since_s > self._unreachable_s
         return (LogUnreachable if unreachable else RequestTimedOut)(f"it may be in the log: {failure}")
 
-    def give_up(self, batch: Batch, answer: KafkaError, now_s: float) -> None:
+    def _was_unproved(self, item: QueuedBatch, now_s: float) -> bool:
+        """Whether the batch is sent again because it was stored and not proved."""
+        before, batch = self._given_up.get(item.batch.producer_id), item.batch
+        if before is None or before.unproved is None or before.epoch != batch.producer_epoch:
+            return False
+        return now_s < before.until_s and not is_after(batch.base_sequence, before.unproved)
+
+    def unproved(self, batch: Batch, now_s: float) -> None:
+        """Record that an idempotent producer's batch is stored, and was not proved as durable."""
+        self.give_up(batch, RequestTimedOut("the batch before it was not proved"), now_s, is_stored=True)
+
+    def give_up(self, batch: Batch, answer: KafkaError, now_s: float, *, is_stored: bool = False) -> None:
         """Record that an idempotent producer's batch was answered with an error after which clients retry."""
         if not isinstance(answer, RequestTimedOut | StoreUnavailable):
             return
@@ -111,13 +126,15 @@ class Unresolved:
             answer = RequestTimedOut(answer.message)  # later batches may reach the log again
         before = self._given_up.pop(batch.producer_id, None)
         sequence = last = batch.base_sequence
+        unproved = before.unproved if before is not None and before.epoch == batch.producer_epoch else None
+        unproved = batch.base_sequence if is_stored else unproved
         if before is not None and self._is_behind(before, batch, now_s):
             sequence = before.base_sequence
             last = last if is_after(last, before.last_sequence) else before.last_sequence
         elif len(self._given_up) >= _PRODUCERS_MAX:
             del self._given_up[next(iter(self._given_up))]
         until_s = now_s + GIVEN_UP_KEPT_S
-        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, last, answer, until_s)
+        self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, last, answer, until_s, unproved)
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
         """The error for a batch whose predecessor failed or may be in an unresolved entry; None otherwise."""

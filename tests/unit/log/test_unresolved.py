@@ -83,3 +83,24 @@ def test_answer_after_long_absence_sends_returning_clients_to_another_broker() -
     assert type(unresolved.answer_behind(queued(1), 111.0)) is RequestTimedOut
     unresolved.discard_below(11, None)
     assert type(unresolved.answer(again, AWAY, 111.0)) is StoreUnavailable
+
+
+def test_answer_to_an_unproved_batch_sent_again_leaves_its_fate_open() -> None:
+    unresolved = Unresolved(10.0)
+    unresolved.unproved(queued(5).batch, 0.0)
+    unresolved.give_up(queued(6).batch, AWAY, 1.0)
+
+    assert type(unresolved.answer_behind(queued(6), 1.0)) is StoreUnavailable
+    assert type(unresolved.answer(queued(5), AWAY, 1.0)) is RequestTimedOut
+    assert type(unresolved.answer(queued(6), AWAY, 1.0)) is StoreUnavailable
+    assert type(unresolved.answer(queued(5, epoch=1), AWAY, 1.0)) is StoreUnavailable
+    assert type(unresolved.answer(queued(5), AWAY, 2 + GIVEN_UP_KEPT_S)) is StoreUnavailable
+
+
+def test_answer_behind_an_unproved_batch_until_the_producer_continues() -> None:
+    unresolved = Unresolved(10.0)
+    unresolved.unproved(queued(5).batch, 0.0)
+    assert type(unresolved.answer_behind(queued(6), 1.0)) is RequestTimedOut
+
+    unresolved.accepted(queued(6).batch)
+    assert unresolved.answer_behind(queued(7), 1.0) is None
