@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -416,3 +417,29 @@ async def test_leader_epoch_follows_the_failover_epoch(broker: WholeBroker, stor
     assert Batch.parse(bytes(found.records)).leader_epoch == after.leader_epoch
     assert await log.epoch_end(before.leader_epoch) == (before.leader_epoch, after.log_end_offset)
     assert await log.epoch_end(after.leader_epoch + 1) == (-1, -1)
+
+
+async def test_produce_behind_an_unproved_batch_that_was_lost_is_not_out_of_order(
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch and sends all anew, also what is stored."""
+    log, loop = log_of(broker), asyncio.get_running_loop()
+    unproved = SimpleNamespace(immediate=False, prove=lambda _, answer: loop.call_soon(answer, False))
+    monkeypatch.setattr(log, "durability", unproved)
+    keys = [log.keys.log, log.keys.meta, log.keys.producers]
+
+    async def sent(sequence: int) -> ErrorCode:
+        batch = batch_bytes(1, producer_id=7, epoch=0, sequence=sequence)
+        code: ErrorCode = (await produce(broker.client(), batch, acks=-1)).error_code
+        return code
+
+    stored = ErrorCode.not_enough_replicas_after_append
+    assert await sent(0) is stored
+    replicated = [await store.command("DUMP", key) for key in keys]
+    assert await sent(1) is stored
+    for key, dump in zip(keys, replicated, strict=True):  # as a replica that is promoted has them
+        await store.command("RESTORE", key, 0, dump, "REPLACE")
+
+    assert await sent(2) is ErrorCode.request_timed_out
+    assert [await sent(sequence) for sequence in (0, 1, 2)] == [stored] * 3
+    assert len(await entries(store)) == 3

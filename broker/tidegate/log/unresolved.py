@@ -138,10 +138,15 @@ class Unresolved:
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:
         """The error for a batch whose predecessor failed or may be in an unresolved entry; None otherwise."""
-        before = self._given_up.get(item.batch.producer_id)
-        if before is not None and self._is_behind(before, item.batch, now_s):
-            return before.answer
+        answer = self.answer_behind_failed(item.batch, now_s)
+        if answer is not None:
+            return answer
         return RequestTimedOut("the batch before it may be in the log") if self.may_be_stored(item) else None
+
+    def answer_behind_failed(self, batch: Batch, now_s: float) -> KafkaError | None:
+        """The error of the producer's failed batch before this one, until it was sent again; None without one."""
+        before = self._given_up.get(batch.producer_id)
+        return before.answer if before is not None and self._is_behind(before, batch, now_s) else None
 
     def accepted(self, batch: Batch) -> None:
         """The producer's sequence continues: forget its failed batches up to this one."""

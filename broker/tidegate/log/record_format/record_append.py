@@ -7,6 +7,7 @@ is sent again under the same counter until the store's timeout: the script appen
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,7 @@ from tidegate.log.record_format.record_transactions import (
     STAGED_RECORDS_MAX,
     RecordListTooLarge,
 )
+from tidegate.log.unresolved import Unresolved
 from tidegate.records.batch import Batch
 from tidegate.records.compression import RecordsTooLarge
 from tidegate.records.entry_fields import fields_of
@@ -111,6 +113,7 @@ class RecordAppends:
         self._queue: deque[_Queued] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed: KafkaError | None = None
+        self._unresolved = Unresolved(math.inf)
         self._asking: dict[int, list[_Queued]] = {}
         """By producer: the batches that wait for the coordinator's answer about the first of them."""
 
@@ -183,7 +186,7 @@ class RecordAppends:
             log_start, verdicts = await (self._stage(items) if stages else self._append_now(items))
         except KafkaError as error:
             for item in items:
-                self._done(item, error)
+                self._give_up(item, error)
             return
         self._answer(items, int(log_start), [tuple(map(int, verdict.split(b":"))) for verdict in verdicts])
         if any(item.gap_until_s for item in items):
@@ -232,6 +235,8 @@ class RecordAppends:
     def _answer(self, items: list[_Queued], log_start: int, verdicts: list[tuple[int, ...]]) -> None:
         log, again, appended = self._log, [], False
         for item, (verdict, ms, sequence, _now) in zip(items, verdicts, strict=True):
+            if verdict == _APPENDED and item.batch.base_sequence >= 0:
+                self._unresolved.accepted(item.batch)
             if verdict in (_APPENDED, _DUPLICATE) and item.transaction is not None:
                 self._appended(item, Appended(NO_OFFSET, _NO_TIME, log_start, log.leader_epoch))
             elif verdict in (_APPENDED, _DUPLICATE):
@@ -248,7 +253,8 @@ class RecordAppends:
             elif self._waits(item, verdict):
                 again.append(item)
             else:
-                self._done(item, OutOfOrderSequenceNumber())
+                behind = self._unresolved.answer_behind_failed(item.batch, log.loop.time())
+                self._give_up(item, behind or OutOfOrderSequenceNumber())
         self._queue.extendleft(reversed(again))
         if appended:
             log.appended()
@@ -295,10 +301,18 @@ class RecordAppends:
         if durability.immediate or not item.acks_all:
             self._done(item, done)
         else:
-            durability.prove(
-                self._log.lanes.node,
-                lambda held: self._done(item, done if held else NotEnoughReplicasAfterAppend()),
-            )
+            durability.prove(self._log.lanes.node, lambda held: self._proved(item, done, held))
+
+    def _proved(self, item: _Queued, done: Appended, held: bool) -> None:
+        if not held and item.batch.base_sequence >= 0:
+            self._unresolved.unproved(item.batch, self._log.loop.time())
+        self._done(item, done if held else NotEnoughReplicasAfterAppend())
+
+    def _give_up(self, item: _Queued, error: KafkaError) -> None:
+        """Answer with an error; if clients send the batch again after it, those behind it get the same until then."""
+        if item.batch.base_sequence >= 0:
+            self._unresolved.give_up(item.batch, error, self._log.loop.time())
+        self._done(item, error)
 
     def _done(self, item: _Queued, outcome: Appended | KafkaError) -> None:
         self._log.guarded(item.on_done, outcome)
