@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import struct
+import time
 import uuid
 from typing import Any
 
@@ -109,7 +110,8 @@ async def test_log_10_acks_0_shifts_no_reply(cluster: Cluster) -> None:
     topic = f"silent-{uuid.uuid4().hex[:8]}"
     async with await client_of(cluster) as client:
         assert (await client.ask(creation_of(topic))).topics[0].error_code.value == 0
-        client.send(produce_request([(topic, [(0, build_batch([NewRecord(b"v", None, 1)]))])], acks=0))
+        batch = build_batch([NewRecord(b"v", None, time.time_ns() // 1_000_000)])  # retention would delete an old one
+        client.send(produce_request([(topic, [(0, batch)])], acks=0))
         asked = client.send(NO_TOPICS)
         assert (await asyncio.wait_for(client.receive(), 20))[0] == asked
         fetched = await client.ask(fetch_request([(topic, [(0, 0)])], max_wait_ms=10_000))
