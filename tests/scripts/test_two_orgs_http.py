@@ -28,11 +28,12 @@ from tests.support.whole_broker import request
 from tidegate.cluster import audit
 from tidegate.groups.reset_plan import Choice
 from tidegate.http import login
-from tidegate.http.access import READS, FailedLogins
+from tidegate.http.access import FailedLogins
 from tidegate.http.actions import delete_group
 from tidegate.http.api import endpoints
 from tidegate.http.api.endpoint import PREFIX
 from tidegate.http.console import pages
+from tidegate.http.forms import READS
 from tidegate.http.login import ACCESS
 from tidegate.http.offset_actions import Reset, reset
 from tidegate.http.sessions import COOKIE

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from tidegate.cluster.audit import Actor
-from tidegate.http.forms import FORM, form_of, has_form
+from tidegate.http.forms import FORM, READS, form_of, has_form
 from tidegate.http.oidc import OpenIdLogin
 from tidegate.http.people import OF_ORG, PERSON, People, Person, is_bound, is_for_admins
 from tidegate.http.problems import Problem
@@ -47,7 +47,6 @@ _OPEN: Final = ("/health/",)
 _OPEN_TO_LOG_IN: Final = (LOGIN_PATH, "/console/static/")
 LOGOUT_PATH: Final = "/console/logout"
 OWN_DRAIN_PATH: Final = "/drain"
-READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = 'Basic realm="tidegate", charset="UTF-8"'
 _FAILURES_MAX: Final = 10
@@ -246,7 +245,7 @@ async def _check_scope(request: web.Request) -> None:
     if request.method in READS and not named and is_page(request):
         raise web.HTTPSeeOther(str(request.rel_url.update_query(org=person.org)))
     if has_form(request) and request.path not in (LOGIN_PATH, LOGOUT_PATH):
-        named += (await form_of(request)).getall("org", [] if named else [""])
+        named += (await form_of(request)).getall("org", [])
     static = request.path.startswith(_OPEN_TO_LOG_IN) or request.path in (LOGOUT_PATH, "/", "/api/v1/openapi.json")
     if not static and {one or DEFAULT_ORG for one in named or [""]} != {person.org}:
         raise Problem(403, f"{person.principal} is of organisation {person.org}: add org={person.org}.")

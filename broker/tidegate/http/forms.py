@@ -11,12 +11,13 @@ FORM: Final = "application/x-www-form-urlencoded"
 FIELDS_READ: Final = web.RequestKey("fields_read", dict[str, str])
 """The fields of a form that its handler has read."""
 _CONSOLE: Final = "/console/"
-_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
 
 
 def has_form(request: web.Request) -> bool:
     """Whether a request may be a form of the console. Other endpoints read their query and JSON, never a form."""
-    return request.path.startswith(_CONSOLE) and request.method not in _READS and request.content_type == FORM
+    return request.path.startswith(_CONSOLE) and request.method not in READS and request.content_type == FORM
 
 
 async def form_of(request: web.Request) -> MultiDictProxy[Any]:

@@ -13,9 +13,9 @@ from tidegate.audit import ocsf
 from tidegate.audit.ocsf import Activity, Origin
 from tidegate.audit.trail import AuditTrail
 from tidegate.errors import KafkaError
-from tidegate.http.access import ACTOR, LOGIN_PATH, LOGOUT_PATH, READS
+from tidegate.http.access import ACTOR, LOGIN_PATH, LOGOUT_PATH
 from tidegate.http.api.endpoint import BODY
-from tidegate.http.forms import FIELDS_READ, form_of, has_form
+from tidegate.http.forms import FIELDS_READ, READS, form_of, has_form
 from tidegate.http.people import PERSON, Person
 from tidegate.http.problems import Problem
 from tidegate.security.identity import DEFAULT_ORG

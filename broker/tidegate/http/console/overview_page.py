@@ -103,8 +103,7 @@ async def overview(request: web.Request) -> web.StreamResponse:
 
 async def _whole_cluster(request: web.Request, console: Console) -> dict[str, Any]:
     """Brokers and Redis, which a person of one organisation does not see."""
-    person = request.get(PERSON)
-    if person is not None and is_bound(person):
+    if is_bound(request.get(PERSON)):
         return {"brokers": None, "redis": None, "troubles": ()}
     live, server = await asyncio.gather(
         console.observe("brokers", lambda: brokers(console.context)),
