@@ -191,7 +191,8 @@ async def test_redis_that_evicts(cluster: Cluster) -> None:
         server.stop()
 
     found = {one["kind"]: one for one in reported["findings"]}
-    assert set(reported["kinds"]) == {"redis-eviction", "redis-other-cluster"}
+    # Measured here: on a machine with too much to do it is true, and tests/unit/app/test_doctor_judging.py judges it.
+    assert set(reported["kinds"]) - {"redis-latency"} == {"redis-eviction", "redis-other-cluster"}
     assert "CONFIG SET maxmemory-policy noeviction" in found["redis-eviction"]["advice"]
     assert "redis-replicas" in found
 
