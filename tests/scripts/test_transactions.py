@@ -220,6 +220,36 @@ async def test_log_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
     assert (await brokers.fetch("t", committed=True, end=4)).offsets == [0, 2]
 
 
+async def test_log_79_no_producer_gets_the_last_epoch(brokers: Brokers, store: Store) -> None:
+    """A transaction of the last but one epoch is aborted for its producer, which continues with another id."""
+    producer = await brokers.producer().init()
+    keys = brokers.all[0].context.transactions.records.keys("default", "T")
+    for continued in ("by InitProducerId", "by EndTxn"):
+        await store.command("HSET", keys.transaction, "epoch", 32_766)
+        producer.epoch = 32_766
+        await producer.write("t")
+        assert (await producer.try_init())[0] is E.concurrent_transactions  # aborts it, as a time-out does
+        await brokers.until_marked("t", 1 if continued == "by InitProducerId" else 3)
+        for _ in range(2):  # the first reply is lost
+            if continued == "by InitProducerId":
+                code, new_id, epoch = await _retried(producer)
+            else:
+                code, new_id, epoch = await producer.try_end(False)
+            assert (code, epoch) == (NONE, 0)
+            assert new_id != producer.id
+        producer.id, producer.epoch = new_id, 0
+        producer.sequences.clear()
+        await producer.write("t")
+        await producer.end(True)
+
+
+async def _retried(producer: Producer) -> tuple[ErrorCode, int, int]:
+    """InitProducerId with the producer's identity, repeated while the transaction is being ended."""
+    while (answer := await producer.try_init(producer.id, producer.epoch))[0] is E.concurrent_transactions:
+        await asyncio.sleep(0.02)
+    return answer
+
+
 async def test_log_54_list_offsets_committed(brokers: Brokers) -> None:
     await _plain(brokers, 10)
     producer = await brokers.producer().init()

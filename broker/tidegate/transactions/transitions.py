@@ -40,15 +40,12 @@ def initialise(one: Transaction, timeout_ms: int, producer_id: int, epoch: int, 
         return fence(one)
     if identified and epoch not in (one.epoch, one.last_epoch):
         raise ProducerFenced("a newer producer uses the transactional id")
-    if identified and epoch == one.last_epoch and epoch != one.epoch:
-        return replace(one, state=State.EMPTY, timeout_ms=timeout_ms, start_ms=-1)  # its first reply was lost
     ready = replace(one, state=State.EMPTY, timeout_ms=timeout_ms, start_ms=-1)
-    last_epoch = one.epoch if identified else NO_EPOCH
+    if identified and epoch == one.last_epoch and epoch != one.epoch and one.epoch < EPOCH_MAX:
+        return ready  # its first reply was lost
+    last_epoch = epoch if identified else NO_EPOCH
     if one.epochs_used_up:
-        previous = one.producer_id
-        return replace(
-            ready, producer_id=new_producer_id, epoch=0, last_epoch=last_epoch, previous_producer_id=previous
-        )
+        return replace(_with_new_id(ready, new_producer_id), last_epoch=last_epoch)
     return replace(ready, epoch=one.epoch + 1, last_epoch=last_epoch)
 
 
@@ -120,7 +117,7 @@ def end_and_bump(
         raise InvalidTxnState(f"the transaction is {one.state.value}")
     if is_complete and is_repeat:
         if one.state is complete:
-            return one
+            return _with_new_id(one, new_producer_id) if one.epoch == EPOCH_MAX else one
         raise InvalidTxnState(f"the transaction is {one.state.value}")
     if one.state is not State.ONGOING and is_commit:
         raise InvalidTxnState(f"the transaction is {one.state.value}")
@@ -142,6 +139,11 @@ def next_identity(one: Transaction) -> tuple[int, int]:
     if one.next_producer_id != NO_PRODUCER_ID:
         return one.next_producer_id, 0
     return one.producer_id, one.epoch
+
+
+def _with_new_id(one: Transaction, new_producer_id: int) -> Transaction:
+    """The record with another producer id: the epochs of the present one are used up."""
+    return replace(one, producer_id=new_producer_id, epoch=0, previous_producer_id=one.producer_id)
 
 
 def _outcome(is_commit: bool) -> tuple[State, State]:
