@@ -76,7 +76,7 @@ class BatchQueue(Protocol):
         """Answer a stored batch, by whether its durability was proved."""
 
     def fail_transaction(self, item: QueuedBatch, failure: KafkaError) -> None:
-        """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
+        """The coordinator refused a batch: answer it, and those of its producer and epoch behind it, so."""
 
 
 class Admission:

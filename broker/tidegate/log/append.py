@@ -280,9 +280,14 @@ class Appends:
                     producers.add(producer_id)  # later batches of this producer need this one
 
     def fail_transaction(self, item: QueuedBatch, failure: KafkaError) -> None:
-        """The coordinator refused a batch: answer it, and its producer's batches behind it, with that error."""
+        """The coordinator refused a batch: answer it, and those of its producer and epoch behind it, with that error.
+
+        A batch of another epoch is of another instance of the producer: the coordinator may confirm it.
+        """
+        producer = item.batch.producer_id, item.batch.producer_epoch
         for other in list(self._queue):
-            if other.batch.producer_id == item.batch.producer_id and other.transaction is not None and not other.done:
+            is_same = (other.batch.producer_id, other.batch.producer_epoch) == producer
+            if is_same and other.transaction is not None and not other.done:
                 if isinstance(failure, StoreUnavailable):
                     self.give_up(other, self.unresolved.answer(other, failure, self._log.loop.time()))
                 else:

@@ -287,11 +287,14 @@ class RecordAppends:
             waiting = self._asking.pop(producer_id, [])  # nothing if the log was closed
             if failure is None:
                 item.confirmed = state
-                self._queue.extendleft(reversed(waiting))
-                self._start()
-                return
-            for one in waiting:
-                self._done(one, failure)
+            else:  # a batch of another epoch is of another instance of the producer
+                epoch = item.batch.producer_epoch
+                refused = [one for one in waiting if one.batch.producer_epoch == epoch]
+                waiting = [one for one in waiting if one.batch.producer_epoch != epoch]
+                for one in refused:
+                    self._done(one, failure)
+            self._queue.extendleft(reversed(waiting))
+            self._start()
 
         if item.transaction is not None:
             item.transaction.confirm(answered)
