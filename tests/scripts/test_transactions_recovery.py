@@ -190,6 +190,66 @@ async def test_batch_confirmed_before_the_decision_never_follows_its_marker(brok
         assert found.last_stable_offset == 1
 
 
+@pytest.mark.parametrize("log_format", ["batch", "record"])
+async def test_batch_of_a_fenced_producer_is_refused_alone(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch, log_format: str
+) -> None:
+    """A batch of the newer producer waits behind it in the same partition while the coordinator is asked."""
+    await brokers.create("f", 1, **{"tidegate.format": log_format})
+    producer = await brokers.producer().init()
+    await producer.write("f")
+    await producer.end(True)
+    coordinator = brokers.all[0].context.transactions
+    asked, go_on, confirm = asyncio.Event(), asyncio.Event(), coordinator.confirm
+
+    def slowly(*args: Any, **options: Any) -> None:
+        async def later() -> None:
+            asked.set()
+            await go_on.wait()
+            confirm(*args, **options)
+
+        brokers.all[0].context.tasks.start(later())
+
+    monkeypatch.setattr(coordinator, "confirm", slowly)
+    old = Producer(Brokers([brokers.all[0]]), "T", producer.id, producer.epoch)
+    new = await Producer(Brokers([brokers.all[0]]), "T").init()
+    late = asyncio.create_task(old.produce("f"))
+    await asked.wait()
+    waiting = asyncio.create_task(new.produce("f"))
+    await _until_queued(brokers.all[0], "f", new.epoch)
+    go_on.set()
+    assert (await late)[0] is E.invalid_producer_epoch
+    assert (await waiting)[0] is NONE
+    await new.end(True)
+
+
+async def _until_queued(broker: WholeBroker, name: str, epoch: int) -> None:
+    """Wait until a batch of that producer epoch waits in the topic's only partition."""
+    topic = broker.context.catalog.get("default", name)
+    assert topic is not None
+    appends: Any = broker.context.logs.partition(topic, 0)._appends
+    async with asyncio.timeout(MARKER_WAIT_S):
+        while True:
+            aside = [] if topic.format == "batch" else [one for some in appends._asking.values() for one in some]
+            if any(one.batch.producer_epoch == epoch for one in (*appends._queue, *aside)):
+                return
+            await asyncio.sleep(0.01)
+
+
+async def test_completion_marks_partitions_added_behind_its_cache(brokers: Brokers) -> None:
+    stale = brokers.all[1].context.catalog
+    await stale._follower.close()
+    await brokers.all[0].context.catalog.add_partitions("default", "t", 3)
+    producer = await Producer(Brokers([brokers.all[0]]), "T").init()
+    await producer.write("t", index=2)
+    topic = stale.get("default", "t")
+    assert topic is not None
+    assert topic.partition_count == 2
+    assert (await Producer(Brokers([brokers.all[1]]), "T", producer.id, producer.epoch).try_end(True))[0] is NONE
+    found = await Brokers([brokers.all[0]]).fetch("t", index=2, committed=True, end=2)
+    assert (found.offsets, found.last_stable_offset) == ([0], 2)
+
+
 async def test_open_transaction_survives_snapshot_and_reload(brokers: Brokers) -> None:
     first, second = await brokers.producer("A").init(), await brokers.producer("B").init()
     await second.write("t")

@@ -103,8 +103,12 @@ class Completion:
         await self._logs.record_groups.acknowledge(keys.group_id, commits)
 
     async def _mark(self, org: str, partition: TransactionPartition, marker: Marker) -> None:
-        topic = await self._catalog.find_by_id(org, UUID(hex=partition.topic_hex))
-        if topic is None or partition.partition >= topic.partition_count:
+        topic_id = UUID(hex=partition.topic_hex)
+        topic = await self._catalog.find_by_id(org, topic_id)
+        if topic is not None and partition.partition >= topic.partition_count:  # another broker has added it
+            await self._catalog.refresh()
+            topic = self._catalog.by_id(org, topic_id)
+        if topic is None:
             return
         try:
             await append_marker(self._logs, topic, partition.partition, marker)
