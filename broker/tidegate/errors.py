@@ -393,3 +393,7 @@ class StoreUnavailable(CoordinatorNotAvailable):
 
     Group APIs answer its code; the log's handlers map it to a code that is retriable there.
     """
+
+
+class ChangeNotConfirmed(StoreUnavailable):
+    """A change is stored, but not as durable as `durability` says."""

@@ -266,13 +266,13 @@ class Settings(ProcessSettings):
     durability: Annotated[str, NoDecode] = Field(
         "memory",
         pattern=r"^(memory|replicated:[1-9][0-9]*|fsynced(:[0-9]+)?)$",
-        description="What a produce request with acks=all waits for: memory (Redis's reply), replicated:<n> (n "
-        "replicas, by WAIT), fsynced[:<n>] (the disks, by WAITAOF); change it where acknowledged records "
-        "must survive a failure of Redis",
+        description="What records with acks=all, commits and administrative changes wait for: memory (Redis's reply), "
+        "replicated:<n> (n replicas, by WAIT), fsynced[:<n>] (the disks, by WAITAOF); change it where what "
+        "is acknowledged must survive a failure of Redis",
     )
     durability_timeout_ms: int = Field(
         5_000,
         ge=1,
-        description="Time after which an append that durability does not confirm answers "
+        description="Time after which what durability does not confirm is answered with an error, an append with "
         "NOT_ENOUGH_REPLICAS_AFTER_APPEND; raise it for slow replicas or disks",
     )

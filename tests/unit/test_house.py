@@ -214,6 +214,28 @@ def test_every_served_api_is_described() -> None:
     assert described == served
 
 
+CONFIRMED_OTHERWISE: Final = {
+    "by the log": {"produce", "write_txn_markers"},
+    "by the script's batch": {"offset_commit", "share_acknowledge", "share_fetch"},
+    "by the coordinator of transactions": {"init_producer_id", "end_txn", "txn_offset_commit"},
+    "by what follows in the transaction": {"add_partitions_to_txn", "add_offsets_to_txn"},
+    "not: a lost membership costs a rebalance": {
+        "join_group", "leave_group", "consumer_group_heartbeat", "share_group_heartbeat", "streams_group_heartbeat",
+    },
+    "not: a read": {
+        "describe_producers", "describe_transactions", "list_transactions", "consumer_group_describe",
+        "share_group_describe", "streams_group_describe", "describe_share_group_offsets",
+    },
+}  # fmt: skip
+
+
+def test_every_api_that_changes_something_is_confirmed() -> None:
+    """As durable as `durability` says before it is answered: docs/durability.md."""
+    unconfirmed = {api.name for api in registry.load_all().values() if not api.safe_late and not api.confirmed}
+
+    assert unconfirmed == set().union(*CONFIRMED_OTHERWISE.values())
+
+
 @pytest.mark.parametrize("key", sorted(registry.load_all()))
 def test_handler_is_annotated_with_the_newest_request(key: int) -> None:
     """`Any` is for requests whose fields differ between versions: `protocol/shapes.py`."""

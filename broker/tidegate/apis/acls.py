@@ -65,7 +65,7 @@ async def describe_acls(call: Call, request: DescribeAclsRequest) -> Any:
     return Fields(throttle_time=NO_TIME, error_code=_NONE, error_message=None, resources=resources)
 
 
-@api(ApiKey.CREATE_ACLS, first=1, last=3, error=error_responses.create_acls)
+@api(ApiKey.CREATE_ACLS, first=1, last=3, confirmed=True, error=error_responses.create_acls)
 async def create_acls(call: Call, request: CreateAclsRequest) -> Any:
     """Add rules; each is refused by itself if it is malformed, the others are added in one step."""
     rules = _rules(call)
@@ -84,7 +84,7 @@ async def create_acls(call: Call, request: CreateAclsRequest) -> Any:
     )
 
 
-@api(ApiKey.DELETE_ACLS, first=1, last=3, error=error_responses.delete_acls)
+@api(ApiKey.DELETE_ACLS, first=1, last=3, confirmed=True, error=error_responses.delete_acls)
 async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
     """Remove the rules that filters select, in one step, and return them filter by filter."""
     rules = _rules(call)

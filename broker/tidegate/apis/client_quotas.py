@@ -50,7 +50,7 @@ async def describe_client_quotas(call: Call, request: DescribeClientQuotasReques
     return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, entries=entries)
 
 
-@api(ApiKey.ALTER_CLIENT_QUOTAS, first=0, last=1, error=error_responses.alter_client_quotas)
+@api(ApiKey.ALTER_CLIENT_QUOTAS, first=0, last=1, confirmed=True, error=error_responses.alter_client_quotas)
 async def alter_client_quotas(call: Call, request: AlterClientQuotasRequest) -> Any:
     """Set and remove quotas; an entity with an error is not changed, all others are, in one step."""
     quotas = _leases(call).quotas

@@ -118,7 +118,7 @@ def _result(config: Described, request: DescribeConfigsRequest) -> DescribeConfi
 # -- changes
 
 
-@api(ApiKey.ALTER_CONFIGS, first=0, last=2, error=error_responses.alter_configs)
+@api(ApiKey.ALTER_CONFIGS, first=0, last=2, confirmed=True, error=error_responses.alter_configs)
 async def alter_configs(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all own configs of topics and groups; configs that are not named return to their defaults."""
     times = _times(request)
@@ -129,7 +129,7 @@ async def alter_configs(call: Call, request: AlterConfigsRequest) -> AlterConfig
     return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
 
 
-@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1, error=error_responses.incremental_alter_configs)
+@api(ApiKey.INCREMENTAL_ALTER_CONFIGS, first=0, last=1, confirmed=True, error=error_responses.incremental_alter_configs)
 async def incremental_alter_configs(
     call: Call, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:

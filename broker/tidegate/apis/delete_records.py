@@ -41,7 +41,14 @@ HIGH_WATERMARK: Final = -1
 _AT_ONCE: Final = 16
 
 
-@api(ApiKey.DELETE_RECORDS, first=0, last=2, away=ErrorCode.kafka_storage_error, error=error_responses.delete_records)
+@api(
+    ApiKey.DELETE_RECORDS,
+    first=0,
+    last=2,
+    confirmed=True,
+    away=ErrorCode.kafka_storage_error,
+    error=error_responses.delete_records,
+)
 async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records below an offset of each partition (KIP-107); the low watermark is the new log start."""
     topics = []

@@ -145,7 +145,7 @@ def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | 
     )
 
 
-@api(ApiKey.DELETE_GROUPS, first=0, last=3, error=error_responses.delete_groups)
+@api(ApiKey.DELETE_GROUPS, first=0, last=3, confirmed=True, error=error_responses.delete_groups)
 async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
     """Delete empty groups and their offsets (KIP-229); each succeeds or fails by itself, duplicates are merged.
 
@@ -176,7 +176,7 @@ async def _delete(call: Call, group_id: GroupId) -> tuple[ErrorCode, str | None]
     return ErrorCode.none, None
 
 
-@api(ApiKey.OFFSET_DELETE, first=0, last=0, error=at_top(topics=()))
+@api(ApiKey.OFFSET_DELETE, first=0, last=0, confirmed=True, error=at_top(topics=()))
 async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
     """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
     missing = unknown_topics(call, request.topics)

@@ -14,6 +14,7 @@ import importlib
 import pkgutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,6 +52,8 @@ class Api:
     decoded_bytes_max: int = 16 << 20
     """Largest request that is decoded into objects: above it copying alone stalls the event loop. One with the most
     elements and names of usual length is smaller."""
+    confirmed: bool = False
+    """Answered once what it has written is as durable as `durability` says; a failed request is answered at once."""
     prepared: bool = False
     """The routes are created after the start, in a thread: members of many groups ask at once."""
 
@@ -75,10 +78,20 @@ def api(key: int, first: int, last: int, *, error: ErrorShape, **traits: Any) ->
     """Register `async def handler(call, request) -> response` for versions first..last; `traits` are fields of Api."""
 
     def register(handler: TaskHandler) -> TaskHandler:
-        _register(Api(int(key), api_key_map[int(key)], first, last, handler, False, False, first, error, **traits))
+        run = _confirmed(handler) if traits.get("confirmed") else handler
+        _register(Api(int(key), api_key_map[int(key)], first, last, run, False, False, first, error, **traits))
         return handler
 
     return register
+
+
+def _confirmed(handler: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    @wraps(handler)
+    async def run(call: Any, request: Any) -> Any:
+        async with call.context.logs.durability.confirmed():
+            return await handler(call, request)
+
+    return run
 
 
 def inline_api(

@@ -60,7 +60,7 @@ async def describe_user_scram_credentials(call: Call, request: DescribeUserScram
     return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, results=tuple(results))
 
 
-@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, first=0, last=0, error=error_responses.alter_users)
+@api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, first=0, last=0, confirmed=True, error=error_responses.alter_users)
 async def alter_user_scram_credentials(call: Call, request: AlterUserScramCredentialsRequest) -> Any:
     """Set and delete credentials; each user succeeds or fails by itself, and is named once."""
     security = _security(call)

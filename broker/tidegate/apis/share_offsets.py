@@ -129,7 +129,7 @@ def _described(
 # -- AlterShareGroupOffsets
 
 
-@api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
+@api(ApiKey.ALTER_SHARE_GROUP_OFFSETS, first=0, last=0, confirmed=True, error=at_top(responses=()))
 async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> Any:
     """Set start offsets of a group without members and drop its records in flight; the first one creates a group.
 
@@ -192,7 +192,7 @@ def _whole(responses: Sequence[Any]) -> Any:
 # -- DeleteShareGroupOffsets
 
 
-@api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, first=0, last=0, error=at_top(responses=()))
+@api(ApiKey.DELETE_SHARE_GROUP_OFFSETS, first=0, last=0, confirmed=True, error=at_top(responses=()))
 async def delete_offsets(call: Call, request: DeleteShareGroupOffsetsRequest) -> Any:
     """Remove the start offsets of topics of a group without members: its next member initialises them again."""
     keys = _keys(call, request.group_id)

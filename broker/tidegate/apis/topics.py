@@ -74,7 +74,14 @@ async def _spend_mutations(call: Call, count: int) -> None:
 # -- CreateTopics
 
 
-@api(ApiKey.CREATE_TOPICS, first=2, last=7, away=ErrorCode.request_timed_out, error=error_responses.create_topics)
+@api(
+    ApiKey.CREATE_TOPICS,
+    first=2,
+    last=7,
+    confirmed=True,
+    away=ErrorCode.request_timed_out,
+    error=error_responses.create_topics,
+)
 async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics. v4: -1 for the default counts (KIP-464). v5: the created properties (KIP-525). v7: topic ids."""
     if sum(max(topic.num_partitions, len(topic.assignments), 0) for topic in request.topics) > PARTITIONS_MAX:
@@ -156,7 +163,14 @@ def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
 # -- DeleteTopics
 
 
-@api(ApiKey.DELETE_TOPICS, first=1, last=6, away=ErrorCode.request_timed_out, error=error_responses.delete_topics)
+@api(
+    ApiKey.DELETE_TOPICS,
+    first=1,
+    last=6,
+    confirmed=True,
+    away=ErrorCode.request_timed_out,
+    error=error_responses.delete_topics,
+)
 async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics with their records and committed offsets. v6: by name or id."""
     times = Counter[tuple[str | None, UUID | None]]((topic.name, topic.topic_id) for topic in request.topics)
@@ -199,7 +213,12 @@ async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, t
 
 
 @api(
-    ApiKey.CREATE_PARTITIONS, first=0, last=3, away=ErrorCode.request_timed_out, error=error_responses.create_partitions
+    ApiKey.CREATE_PARTITIONS,
+    first=0,
+    last=3,
+    confirmed=True,
+    away=ErrorCode.request_timed_out,
+    error=error_responses.create_partitions,
 )
 async def create_partitions(call: Call, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """Add partitions (KIP-195); they begin at offset 0."""

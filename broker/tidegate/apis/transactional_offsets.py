@@ -129,7 +129,8 @@ async def _stage(call: Call, request: Any, entries: list[str]) -> None:
         if commit.generation < 0:
             await group_creation.admit(call, group_keys)
         try:
-            await staged_offsets.stage(call.store, group_keys, commit, producer_id, one.ended_ms)
+            async with call.context.logs.durability.confirmed(call.store.node(group_keys.group)):
+                await staged_offsets.stage(call.store, group_keys, commit, producer_id, one.ended_ms)
         except ConcurrentTransactions:  # the transaction ended in between: ask again
             if attempt == _STAGE_TRIES:
                 raise

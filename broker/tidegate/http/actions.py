@@ -6,12 +6,13 @@ Offset changes are in `offset_actions`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.mirroring import forget_mirrors
-from tidegate.cluster.audit import Actor, Audit
+from tidegate.cluster.audit import Actor, Audit, Entry
 from tidegate.cluster.drains import request_drain
 from tidegate.diagnosis.formatting import COMMAND, counted
 from tidegate.errors import (
@@ -40,12 +41,15 @@ from tidegate.topics import configs
 from tidegate.topics.configs import Change, Operation
 
 
-def begin(
+@asynccontextmanager
+async def begin(
     context: BrokerContext, actor: Actor, action: str, org: str | None = None, undo: Any = None, **arguments: Any
-) -> Audit:
-    """An audit entry for an action that this broker executes."""
+) -> AsyncIterator[Entry]:
+    """An audit entry for an action that this broker executes; it ends once it is as durable as `durability` says."""
     given = arguments if org is None else {"org": org, **arguments}
-    return Audit(context.store, context.broker_lease.node_id, actor, action, given, undo)
+    audit = Audit(context.store, context.broker_lease.node_id, actor, action, given, undo)
+    async with audit as entry, context.logs.durability.confirmed():
+        yield entry
 
 
 def moved_back(

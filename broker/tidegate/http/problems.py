@@ -11,7 +11,7 @@ from aiohttp import web
 
 from tidegate import errors
 from tidegate.cluster.audit import FAILED, REFUSED, ActionFailed
-from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.errors import ChangeNotConfirmed, KafkaError, StoreUnavailable
 
 CONTENT_TYPE: Final = "application/problem+json"
 
@@ -49,7 +49,7 @@ class Problem(ActionFailed):
 
 def as_problem(error: KafkaError) -> Problem:
     """The problem of a KafkaError."""
-    if isinstance(error, StoreUnavailable):
+    if isinstance(error, StoreUnavailable) and not isinstance(error, ChangeNotConfirmed):
         return Problem(503, f"Redis does not answer: {error}", headers={"Retry-After": "1"}, **_kafka(error))
     return Problem(_STATUS.get(type(error), 503), error.message or _sentence(error), **_kafka(error))
 

@@ -1,23 +1,25 @@
-"""The durability that acks=all waits for: memory of the primary, replicas (WAIT), or disk (WAITAOF).
+"""The durability that acknowledged writes wait for: memory of the primary, replicas (WAIT), or disk (WAITAOF).
 
 WAIT covers only the writes of its own connection. The broker therefore sends a small write on the durable lane with
 WAIT directly after it. Replication and the append-only file preserve the order of writes, so this proof covers every
-append that the same node answered before. All callers of one event-loop tick share one proof.
+write that the same node answered before. All callers of one event-loop tick share one proof.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from tidegate.errors import ChangeNotConfirmed
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
 from tidegate.store.store import Store
 from tidegate.store.write_proofs import WriteProofs
 
 OnProved = Callable[[bool], None]
-"""Called with whether everything appended before the call is as durable as the setting requires."""
+"""Called with whether everything written before the call is as durable as the setting requires."""
 
 _SLACK_MS: Final = 1_000
 
@@ -41,12 +43,33 @@ class Durability:
         return None if self.immediate else self.prove
 
     def prove(self, node: Node, on_proved: OnProved) -> None:
-        """Prove the appends that a node has answered so far, then call. Never calls before it returns."""
+        """Prove the writes that a node has answered so far, then call. Never calls before it returns."""
         proofs = self._nodes.get(node)
         if proofs is None:  # the node was removed meanwhile
             asyncio.get_running_loop().call_soon(on_proved, False)
         else:
             proofs.prove(on_proved)
+
+    @asynccontextmanager
+    async def confirmed(self, *nodes: Node) -> AsyncIterator[None]:
+        """Prove what the body has written to the nodes, by default to all; not if it raises.
+
+        Raises ChangeNotConfirmed if that is not proved, or a connection ended: the proof may be another server's then.
+        """
+        if self.immediate:
+            yield
+            return
+        written = nodes or tuple(self._nodes)
+        connections = [node.control.failover_epoch for node in written]
+        yield
+        proved = await asyncio.gather(*map(self._is_proved, written))
+        if not all(proved) or connections != [node.control.failover_epoch for node in nodes or tuple(self._nodes)]:
+            raise ChangeNotConfirmed("the change is stored, but not as durable as the setting `durability` says")
+
+    async def _is_proved(self, node: Node) -> bool:
+        proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.prove(node, lambda held: None if proved.done() else proved.set_result(held))
+        return await proved
 
     def _added(self, node: Node) -> None:
         wait: list[Arg] = ["WAIT", self._replicas, self._timeout_ms]

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidegate.errors import CoordinatorNotAvailable, KafkaError
+from tidegate.errors import KafkaError
 from tidegate.settings import Settings
 from tidegate.store.calls import error_of
 from tidegate.store.keys import TransactionKeys
@@ -76,10 +76,11 @@ class Coordinator:
                 return Transaction(new_producer_id, 0, timeout_ms)
             return transitions.initialise(one, timeout_ms, producer_id, epoch, new_producer_id)
 
-        one = await self._change(keys, decide)
-        if one.state.is_prepared:
-            self.complete_soon(keys, one)
-            raise ConcurrentTransactions("the open transaction is being aborted")
+        async with self._confirmed(keys):
+            one = await self._change(keys, decide)
+            if one.state.is_prepared:
+                self.complete_soon(keys, one)
+                raise ConcurrentTransactions("the open transaction is being aborted")
         return one.producer_id, one.epoch
 
     async def add(
@@ -116,9 +117,9 @@ class Coordinator:
                 return transitions.end_and_bump(one, producer_id, epoch, new_producer_id, is_commit=is_commit)
             return transitions.end(one, producer_id, epoch, is_commit=is_commit)
 
-        one = await self._change(keys, decide)
+        async with self._confirmed(keys):
+            one = await self._change(keys, decide)
         if one.state.is_prepared:
-            await self._prove(keys)
             task = self.tasks.start(self._complete(keys, one))
             await asyncio.wait([task], timeout=COMPLETE_BEFORE_REPLY_S)
         return transitions.next_identity(one)
@@ -204,13 +205,6 @@ class Coordinator:
             self.complete_soon(keys)  # the broker that decided may be gone
             raise
 
-    async def _prove(self, keys: TransactionKeys) -> None:
-        """Wait until the decision is as durable as the setting `durability` requires of acknowledged data."""
-        if self._logs.durability.immediate:
-            return
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._logs.durability.prove(
-            self._store.node(keys.transaction), lambda held: None if future.done() else future.set_result(held)
-        )
-        if not await future:
-            raise CoordinatorNotAvailable("the decision is stored, but not as durable as required")
+    def _confirmed(self, keys: TransactionKeys) -> AbstractAsyncContextManager[None]:
+        """Ends once the record is as durable as `durability` says. Raises StoreUnavailable."""
+        return self._logs.durability.confirmed(self._store.node(keys.transaction))
