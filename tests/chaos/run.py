@@ -7,12 +7,16 @@ where `--keep` says, and `tests.kit.checker` reads them again.
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +28,44 @@ def main() -> int:
     first = random.SystemRandom().randrange(1, 1 << 30) if options.first == "random" else int(options.first)
     seeds = range(first, first + options.seeds)
     reports: list[Report] = []
-    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as workers:
+    with ThreadPoolExecutor(options.jobs) as waiting:
         plans = [Plan.of(seed, options.seconds, options.redis) for seed in seeds]
-        runs = {workers.submit(run_plan, plan, options.keep): plan for plan in plans}
-        for run in as_completed(runs):
-            error = run.exception()
-            report = run.result() if error is None else Report(runs[run], violations=[f"not run: {error}"])
+        for run in as_completed(waiting.submit(run_alone, plan, options.keep) for plan in plans):
+            report = run.result()
             reports.append(report)
             print(report.line(), flush=True)
             if report.violations:
                 print(report.details(), flush=True)
     print(table(reports))
     return 1 if any(report.violations for report in reports) else 0
+
+
+def run_alone(plan: Plan, keep: Path | None) -> Report:
+    """A run in a process of its own, with all that it started: librdkafka may abort it (its issue 4792, at close)."""
+    context = get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_run_and_send, args=(plan, keep, sending))
+    process.start()
+    assert process.pid is not None
+    sending.close()
+    try:
+        return receiving.recv()  # type: ignore[no-any-return]
+    except EOFError:
+        process.join()
+        return Report(plan, violations=[f"not judged: its process ended with {process.exitcode}"])
+    finally:
+        process.join()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _run_and_send(plan: Plan, keep: Path | None, sending: Connection) -> None:
+    os.setsid()
+    try:
+        report = run_plan(plan, keep)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+        report = Report(plan, violations=[f"not judged: {error!r}"])
+    sending.send(report)
 
 
 def table(reports: Sequence[Report]) -> str:
