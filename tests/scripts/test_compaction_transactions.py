@@ -24,9 +24,9 @@ def log_of(brokers: Brokers, number: int) -> PartitionLog:
     return log
 
 
-async def test_log_138_compaction_keeps_committed_values_and_markers(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def values(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the records that producers write next."""
     values: list[tuple[bytes, bytes]] = []
 
     def keyed(count: int, producer_id: int, epoch: int, sequence: int) -> bytes:
@@ -37,6 +37,12 @@ async def test_log_138_compaction_keeps_committed_values_and_markers(
         )  # fmt: skip
 
     monkeypatch.setattr(support, "batch_bytes", keyed)
+    return values
+
+
+async def test_log_138_compaction_keeps_committed_values_and_markers(
+    store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
+) -> None:
     async with brokers_of(settings, 2) as brokers:
         await brokers.create("t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         producer = await brokers.producer().init()
@@ -80,3 +86,52 @@ async def test_log_138_compaction_keeps_committed_values_and_markers(
         await producer.end(True)
         await brokers.until_marked("t", 5)
         assert (await brokers.fetch("t", committed=True, end=11)).last_stable_offset == 11
+
+
+async def test_compaction_drops_commit_markers_without_records(
+    store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
+) -> None:
+    """In the compaction after that of the records; not before `delete.retention.ms` is over."""
+    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    async with brokers_of(settings, 2) as brokers:
+        await brokers.create("t", 1, **configs)
+        producer, log = await brokers.producer().init(), log_of(brokers, 0)
+
+        async def transaction(number: int, *, is_commit: bool = True) -> None:
+            values.append((b"x", b"%d" % number))
+            await producer.write("t")
+            await producer.end(is_commit)
+            await brokers.fetch("t", end=2 * number + 2)
+
+        async def markers_after_compaction() -> list[tuple[int, MarkerType]]:
+            await compact(log, (await log.refresh()).end)
+            for number in range(2):
+                await log_of(brokers, number).refresh()
+            found = await brokers.fetch("t", committed=True)
+            return [(offset, marker.type) for offset, marker in found.markers]
+
+        commit, abort = MarkerType.COMMIT, MarkerType.ABORT
+        for number in range(3):
+            await transaction(number, is_commit=number != 1)
+        kept = [(1, commit), (3, abort), (5, commit)]
+        assert await markers_after_compaction() == kept
+        await transaction(3)
+        assert await markers_after_compaction() == [*kept, (7, commit)]
+
+        await brokers.all[0].context.catalog.alter_configs(
+            "default", "t", lambda now: now | {"delete.retention.ms": "0"}
+        )
+        log = log_of(brokers, 0)
+        await transaction(4)
+        assert await markers_after_compaction() == [(3, abort), (7, commit), (9, commit)]
+        await transaction(5)
+        assert await markers_after_compaction() == [(3, abort), (9, commit), (11, commit)]
+
+        values.append((b"x", b"6"))
+        await producer.write("t")
+        await store.command("DEL", log.keys.producers)  # every broker reads the log from its start
+        for broker in brokers.all:
+            broker.context.logs.drop_views()
+            found = await brokers.fetch("t", committed=True, end=13)
+            read = [one.value for batch in found.batches if not batch.is_control for one in read_records(batch)]
+            assert (read, found.last_stable_offset) == ([b"5"], 12)

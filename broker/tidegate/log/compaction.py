@@ -6,8 +6,10 @@ own, and then copies the rest of the log. A script replaces the log by that stre
 raises the log version; brokers then reload the log. Gaps below the compacted offset are safe because the producer
 snapshot reaches it: brokers replay the log from there. A broker that dies leaves a stream that expires.
 
-The map of keys is bounded: with more keys, the compacted offset moves forward in several rounds. Markers are kept, and
-records of aborted transactions are dropped. The last batch below the compacted offset stays, if need be without
+The map of keys is bounded: with more keys, the compacted offset moves forward in several rounds. Records of aborted
+transactions are dropped. A commit marker goes once no batch of its transaction is left and delete.retention.ms is over;
+an abort marker stays, because the index of aborted transactions names it: a reader that did not find it would drop what
+its producer commits later. The last batch below the compacted offset stays, if need be without
 records, so that a reader at a lower offset always receives a batch and continues behind it.
 """
 
@@ -29,6 +31,7 @@ from tidegate.log.loading import entry_holding, page_entries
 from tidegate.log.offload import COMPACTED
 from tidegate.records.batch import Batch, Buffer
 from tidegate.records.cleaning import CleaningRules, clean, emptied, note_keys
+from tidegate.records.control import MarkerType, read_marker
 from tidegate.store.link import Arg
 from tidegate.store.outcome import failure_of
 from tidegate.store.scripts import Script
@@ -69,21 +72,36 @@ class Compacted:
 
 @dataclass(slots=True)
 class _Plan:
-    """What a round compacts: the batches from `start` to `end`; keys are read from `dirty` on."""
+    """What a round compacts: the batches from `start` to `end`; keys are read from `dirty` on.
+
+    Commit markers of transactions without batches are dropped if they are from before `markers_before_ms`.
+    """
 
     start: int
     dirty: int
     end: int
     now_ms: int
+    markers_before_ms: int
     latest: dict[bytes, int] = field(default_factory=dict)
     aborted: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """Producer id -> first offset and marker offset of its aborted transactions."""
+    in_transaction: set[int] = field(default_factory=set)
+    """Producers of which the second pass has read a batch, and not its transaction's marker yet."""
 
     def is_aborted(self, batch: Batch, base: int) -> bool:
         """Whether the batch at `base` belongs to an aborted transaction."""
         return batch.is_transactional and any(
             first <= base < marker for first, marker in self.aborted.get(batch.producer_id, ())
         )
+
+    def drops_marker(self, batch: Batch) -> bool:
+        """Whether a control batch has no use any more, by the batches that the second pass has read before it."""
+        if batch.producer_id in self.in_transaction:
+            self.in_transaction.remove(batch.producer_id)
+            return False
+        marker = read_marker(batch.buffer)
+        is_commit = marker is not None and marker.type is MarkerType.COMMIT
+        return is_commit and batch.max_timestamp <= self.markers_before_ms
 
 
 async def compact(
@@ -142,7 +160,7 @@ async def _plan(log: PartitionLog, view: LogState, appended_before: int, is_requ
     if not is_overdue and cleaned_bytes and size - cleaned_bytes < ratio * size:
         return None
     first = await _first_entry(log, dirty)
-    plan = _Plan(start, min(dirty, first), dirty, now_ms)
+    plan = _Plan(start, min(dirty, first), dirty, now_ms, now_ms - config.delete_retention_ms)
     for one in view.transactions.aborted:
         plan.aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
     lag_ms = config.min_compaction_lag_ms
@@ -314,7 +332,7 @@ def _clean_entries(entries: list[Entry], plan: _Plan, rules: CleaningRules) -> t
             left, count = _cleaned(batch, base, plan, rules)
             dropped += count
             if left is None and end == plan.end:
-                left = emptied(batch)
+                left = batch.buffer if batch.is_control else emptied(batch)
             if left is not None:
                 kept.append((base, left))
             base = end
@@ -323,7 +341,9 @@ def _clean_entries(entries: list[Entry], plan: _Plan, rules: CleaningRules) -> t
 
 def _cleaned(batch: Batch, base: int, plan: _Plan, rules: CleaningRules) -> tuple[Buffer | None, int]:
     if batch.is_control:
-        return batch.buffer, 0
+        return None if plan.drops_marker(batch) else batch.buffer, 0
+    if batch.is_transactional:
+        plan.in_transaction.add(batch.producer_id)
     if plan.is_aborted(batch, base):
         return None, batch.record_count
     try:
