@@ -8,7 +8,7 @@ The last entry is never removed (only it shows where the log ends), nor the one 
 Whole nodes of the stream are removed; the local start hides the entries left below it.
 
 KEYS[1]  log        stream
-KEYS[2]  meta       hash  state, log_start, local_start, bytes
+KEYS[2]  meta       hash  state, log_start, local_start, bytes, cleaned_bytes
 KEYS[3]  times      zset  base offset, 19 digits -> largest timestamp
 KEYS[4]  producers  hash  offset of the snapshot, which the local start never exceeds
 KEYS[5]  archive    hash  start, end
@@ -25,7 +25,8 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 -- @include lib/last_entry
 local log, meta, times, producers, archive = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
-local state, known_start, known_local = unpack(redis.call("HMGET", meta, "state", "log_start", "local_start"))
+local state, known_start, known_local, cleaned_bytes =
+  unpack(redis.call("HMGET", meta, "state", "log_start", "local_start", "cleaned_bytes"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 known_local = math.max(tonumber(known_start), tonumber(known_local or 0))
 local log_start = math.max(tonumber(known_start), tonumber(ARGV[1]))
@@ -39,6 +40,9 @@ if local_start > known_local then
     if not archived then return { ERROR.OFFSET_OUT_OF_RANGE } end
   end
   redis.call("HINCRBY", meta, "bytes", string.format("%.0f", 0 - tonumber(ARGV[4])))
+  if cleaned_bytes then -- the compacted part is the first one
+    redis.call("HSET", meta, "cleaned_bytes", string.format("%.0f", math.max(tonumber(cleaned_bytes) - tonumber(ARGV[4]), 0)))
+  end
 end
 if local_start > known_local or log_start > tonumber(known_start) then
   redis.call("HSET", meta, "log_start", string.format("%.0f", log_start), "local_start", string.format("%.0f", local_start))

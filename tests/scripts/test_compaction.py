@@ -251,6 +251,20 @@ async def test_compaction_limits_lag_and_ratio(store: Store, settings: Settings)
         assert [one[0] for one in await records(log)] == [2, 3]
 
 
+async def test_compaction_ratio_ignores_what_was_trimmed(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings, entry_bytes_max=1) as logs:
+        log = logs.partition(topic_of(min_cleanable_dirty_ratio=0.5), 0)
+        for number in range(20):
+            await add(log, (b"k%d" % number, b"1" * 100))
+        assert await compacted(log) is not None
+        await log.delete_records(15)
+        for _ in range(10):
+            await add(log, (b"again", b"2" * 100))
+        log.write_progress()
+        assert await compacted(log) is not None
+
+
 async def test_compaction_of_other_policies_does_nothing(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs:
