@@ -23,6 +23,7 @@ from tidegate.http.problems import as_problem
 from tidegate.settings import Settings
 from tidegate.store.node import Node
 from tidegate.store.store import Store
+from tidegate.transactions.model import State
 
 E = ErrorCode
 NONE, NOT_AVAILABLE, TIMED_OUT, STORAGE = (
@@ -232,3 +233,48 @@ async def test_end_of_a_transaction_repeated_is_acknowledged_once_it_is_proved(
     assert (await producer.try_end(True))[0] is NOT_AVAILABLE
     replicas.have_all = True
     await producer.end(True)
+
+
+@pytest.fixture
+def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys of a transaction are on several servers, as in Redis Cluster, which one proof does not cover."""
+    monkeypatch.setattr(Store, "is_sharded", True)
+
+
+@pytest.mark.usefixtures("sharded")
+async def test_partition_added_in_redis_cluster_is_acknowledged_once_it_is_proved(
+    brokers: Brokers, replicas: Replicas
+) -> None:
+    """Its batch may survive a fail-over that loses the addition: then the transaction's end has no marker for it."""
+    producer = await brokers.producer().init()
+    replicas.have_all = False
+
+    assert await producer.add(("t", 0)) == [NOT_AVAILABLE]
+    assert await producer.add_offsets("orders") is NOT_AVAILABLE
+
+
+@pytest.mark.usefixtures("sharded")
+async def test_transaction_in_redis_cluster_is_complete_once_its_offsets_are_proved(
+    brokers: Brokers, replicas: Replicas
+) -> None:
+    """Nothing applies staged offsets again after a complete transaction."""
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("orders", 7) is NONE
+    coordinator = brokers.all[0].context.transactions
+    keys = coordinator.records.keys("default", "T")
+    await producer.end(True)
+    ended = await coordinator.records.read(keys)
+    assert ended is not None and ended.state is State.COMPLETE_COMMIT
+
+    assert await producer.commit_offset("orders", 8) is NONE
+    replicas.have_all = False
+    assert (await producer.try_end(True))[0] is NOT_AVAILABLE
+    with pytest.raises(ChangeNotConfirmed):
+        await coordinator.completion.complete(keys)
+    decided = await coordinator.records.read(keys)
+    assert decided is not None and decided.state is State.PREPARE_COMMIT
+
+    replicas.have_all = True
+    await coordinator.completion.complete(keys)
+    assert (await producer.try_end(True))[0] is NONE
+    assert await brokers.committed("orders", stable=True) == (NONE, 8)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from tidegate.errors import ChangeNotConfirmed
@@ -65,6 +65,10 @@ class Durability:
         proved = await asyncio.gather(*map(self._is_proved, written))
         if not all(proved) or connections != [node.control.failover_epoch for node in nodes or tuple(self._nodes)]:
             raise ChangeNotConfirmed("the change is stored, but not as durable as the setting `durability` says")
+
+    def confirmed_if_sharded(self, node: Node) -> AbstractAsyncContextManager[None]:
+        """As `confirmed`, for what writes to other servers follow: on one server their proof covers it."""
+        return self.confirmed(node) if self._store.is_sharded else nullcontext()
 
     async def _is_proved(self, node: Node) -> bool:
         proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -80,9 +80,13 @@ class Completion:
         is_commit = one.state is State.PREPARE_COMMIT
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         marker = Marker(one.producer_id, one.epoch, kind, one.ended_ms)
+        confirmed = self._logs.durability.confirmed_if_sharded
+        async with confirmed(self._store.node(keys.transaction)):
+            pass  # the decision, before what follows it
         for group in sorted(one.groups):
             group_keys = self._store.group_keys(keys.org, group)
-            await staged_offsets.end(self._store, group_keys, one.producer_id, one.ended_ms, is_commit)
+            async with confirmed(self._store.node(group_keys.group)):
+                await staged_offsets.end(self._store, group_keys, one.producer_id, one.ended_ms, is_commit)
             if is_commit and self._catalog.record_topics:
                 await self._acknowledge(group_keys)
         partitions = sorted(one.partitions)

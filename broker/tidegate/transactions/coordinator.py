@@ -92,7 +92,8 @@ class Coordinator:
         def decide(one: Transaction | None) -> Transaction:
             return transitions.add(transitions.check_producer(one, producer_id, epoch), partitions, groups)
 
-        return await self._change(keys, decide)
+        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
+            return await self._change(keys, decide)
 
     async def find(self, keys: TransactionKeys, producer_id: int, epoch: int) -> Transaction:
         """The record, checked as for `add`; changes nothing."""
