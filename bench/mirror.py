@@ -15,6 +15,13 @@ import time
 from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no `__all__`
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from bench import logs, measures, suite
 from bench.cluster import Cluster
@@ -96,6 +103,14 @@ async def group_tail(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, 
         return await asyncio.to_thread(_follow, endpoint, topic, args)
 
 
+def _enable(cluster: Cluster, is_on: bool) -> None:
+    entry = ConfigEntry("mirror.groups", str(is_on).lower(), incremental_operation=AlterConfigOpType.SET)
+    broker = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for done in admin.incremental_alter_configs([broker]).values():
+        done.result(_TIMEOUT_S)
+
+
 def main() -> int:
     """Measure and print a table of medians."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,8 +124,8 @@ def main() -> int:
     with contextlib.ExitStack() as stack:
         endpoints = {}
         for mirror in ("off", "on"):
-            shared = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-            cluster = stack.enter_context(Cluster(1, {**shared, "TIDEGATE_MIRROR_GROUPS": str(mirror == "on").lower()}))
+            cluster = stack.enter_context(Cluster(1, {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}))
+            _enable(cluster, mirror == "on")
             endpoints[mirror] = Endpoint(cluster.bootstrap, cluster.pids)
         for round_number in range(args.rounds):
             for title, command in steps:

@@ -39,6 +39,7 @@ REMOVED: Final = frozenset(
         "connection_rebalance_window_ms",
         "connections_spread_ms",
         "decompressed_batch_bytes_max",
+        "errors_deadletterqueue_topic_name_prefix",
         "fetch_max_bytes",
         "fetch_wait_poll_ms",
         "group_events_max",
@@ -63,6 +64,7 @@ REMOVED: Final = frozenset(
         "metrics_exporter_names",
         "metrics_handover_ms",
         "metrics_partitions_max",
+        "mirror_groups",
         "mirror_pending_max",
         "node_id_reuse_ms",
         "offset_metadata_max_bytes",
@@ -86,7 +88,8 @@ REMOVED: Final = frozenset(
         "usage_samples_max",
     }
 )  # fmt: skip
-"""Limits that are named constants now, each in the module that applies it, or follow from another setting."""
+"""Settings that are constants now, each in the module that applies it, follow from another, or are configs that change
+at run time."""
 _VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for old, new in RENAMED.items()}
 
 

@@ -199,11 +199,6 @@ class Settings(ProcessSettings):
         description="Maximum number of groups on /metrics, and a tenth of the maximum number of partitions; the metric "
         "tidegate_series_left_out counts the others; raise it if Prometheus can hold them",
     )
-    mirror_groups: bool = Field(
-        True,
-        description="Show groups as Redis consumer groups on the streams of partitions; default of the topic "
-        "setting tidegate.mirror.enable; disable it to save Redis commands if no tool reads them",
-    )
 
     # -- topics
     auto_create_topics_enable: bool = Field(
@@ -221,15 +216,10 @@ class Settings(ProcessSettings):
         True, description="Allow clients and operators to delete topics; disable it to protect records"
     )
 
-    errors_deadletterqueue_topic_name_prefix: str = Field(
-        "dlq.",
-        description="Prefix that the name of a dead-letter topic needs to be created; change it to fit the names of "
-        "your topics",
-    )
     errors_deadletterqueue_auto_create_topics_enable: bool = Field(
         False,
-        description="Create a missing dead-letter topic with the first dead letter of a share group; enable it if "
-        "everyone who may configure groups may also create topics",
+        description="Create a missing dead-letter topic, whose name begins with `dlq.`, with the first dead letter of "
+        "a share group; enable it if everyone who may configure groups may also create topics",
     )
 
     # -- the log

@@ -30,8 +30,8 @@ from tidegate.topics.catalog import Topic
 
 @pytest.fixture
 async def brokers(clock: SteppedClock, settings: Settings) -> AsyncIterator[list[WholeBroker]]:
-    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0, "mirror_groups": False})
-    opened = [await WholeBroker(own, node_id).start() for node_id in (1, 2)]
+    own = settings.model_copy(update={"group_initial_rebalance_delay_ms": 0})
+    opened = [await WholeBroker(own, node_id, with_mirror=False).start() for node_id in (1, 2)]
     yield opened
     for broker in opened:
         await broker.close()

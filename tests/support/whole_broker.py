@@ -44,9 +44,10 @@ def request(api_key: int, version: int, **values: Any) -> Any:
 class WholeBroker:
     """One broker over links of its own."""
 
-    def __init__(self, settings: Settings, node_id: int = 1) -> None:
+    def __init__(self, settings: Settings, node_id: int = 1, *, with_mirror: bool = True) -> None:
         self.settings = settings
         self.node_id = node_id
+        self.with_mirror = with_mirror
         self.store = Store(settings)
         self.context: BrokerContext
 
@@ -54,7 +55,7 @@ class WholeBroker:
         """Start every service."""
         await self.store.start()
         self.context = context = build_broker(self.store, self.node_id).context
-        if not self.settings.mirror_groups:
+        if not self.with_mirror:
             context.mirror = None
         await context.catalog.start()
         await context.logs.start()

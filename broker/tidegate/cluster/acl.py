@@ -31,7 +31,7 @@ MIRROR: Final = (
     "xack", "xclaim", "xgroup|create", "xgroup|createconsumer", "xgroup|delconsumer", "xgroup|destroy", "xgroup|setid",
     "xautoclaim", "xinfo|consumers", "xinfo|groups", "xpending", "xreadgroup",
 )  # fmt: skip
-"""Groups mirrored as Redis consumer groups: also needed if `mirror_groups` is off, as a topic may enable it."""
+"""Groups mirrored as Redis consumer groups: also needed if `mirror.groups` is off, as a topic may enable it."""
 
 READER: Final = (
     "dbsize", "eval_ro", "exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hvals",

@@ -343,7 +343,6 @@ _ALL: Final = (
         "true",
         boolean,
         "Whether groups that read the topic are shown as Redis consumer groups; never with cleanup.policy compact.",
-        setting="mirror_groups",
         broker_key="mirror.groups",
     ),
     ConfigKey(

@@ -45,6 +45,16 @@ def test_topic_value_overrides_the_broker_and_the_broker_the_default() -> None:
     assert config.cleanup_policy == {"compact", "delete"}
 
 
+def test_config_of_all_brokers_switches_mirrors_at_run_time() -> None:
+    settings = Settings()
+    of_all = configs.Synonym("mirror.groups", "false", Source.DYNAMIC_DEFAULT_BROKER)
+
+    settings.set_dynamic_configs({"mirror.groups": (of_all,)})
+
+    assert not configs.effective(settings, {}).mirror
+    assert configs.effective(settings, {"tidegate.mirror.enable": "true"}).mirror
+
+
 def test_config_value_has_its_source() -> None:
     settings = Settings(log_retention_ms=5)
     described = {one.name: one for one in configs.describe_topic(settings, {"retention.ms": "7"})}

@@ -36,6 +36,8 @@ REMOVE_DEAD_LETTERS = Script("share/remove_dead_letters")
 
 HOLD_MS: Final = 10_000
 """How long no other broker takes a queue while this one appends what it read."""
+_CREATED_PREFIX: Final = "dlq."
+"""Only topics with this prefix are created (KIP-1191's default), so that no group config creates any other topic."""
 _LETTERS_AT_ONCE: Final = 20
 _READ_BYTES: Final = 1 << 20
 _INLINE_BYTES_MAX: Final = 1 << 15
@@ -180,9 +182,8 @@ class DeadLetters:
         return topic
 
     def _may_create(self, name: str) -> bool:
-        settings = self._settings
-        is_named_so = name.startswith(settings.errors_deadletterqueue_topic_name_prefix)
-        return settings.errors_deadletterqueue_auto_create_topics_enable and is_named_so and names.is_legal(name)
+        is_named_so = name.startswith(_CREATED_PREFIX) and names.is_legal(name)
+        return self._settings.errors_deadletterqueue_auto_create_topics_enable and is_named_so
 
     # -- reading
 
