@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import threading
 from typing import Any
+
+import pytest
 
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
 from tidegate.groups import configs
+from tidegate.groups.consumer import coordinator
 
 FENCED, UNKNOWN, NOT_FOUND = "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "GROUP_ID_NOT_FOUND"
 
@@ -341,3 +345,29 @@ async def test_scenario_46_a_pattern_matches_what_a_member_may_describe(consumer
 def joining(peer: Peer) -> dict[str, Any]:
     """What a member with a pattern sends when it joins."""
     return {"rebalance_timeout_ms": 60_000, "topics": frozenset[str](), "regex": peer.regex, "owned": frozenset[Any]()}
+
+
+async def test_decision_on_many_subscriptions_is_taken_beside_the_event_loop(
+    consumers: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    decide = coordinator.decide
+
+    def watched(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return decide(*args)
+
+    monkeypatch.setattr(coordinator, "decide", watched)
+    await consumers.joined(consumers.peer("a", "t1"))
+    assert set(threads) == {threading.main_thread()}
+    for number in range(300):
+        consumers.topics.put(f"many-{number}", 1)
+    threads.clear()
+
+    b = consumers.peer("b", *(f"many-{number}" for number in range(300)))
+    await b.join()
+    c = consumers.peer("c", regex="many-.*")
+    await c.join()
+
+    assert threads
+    assert threading.main_thread() not in threads

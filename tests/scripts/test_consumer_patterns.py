@@ -13,6 +13,7 @@ from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
 from tests.support.valkey import ValkeyServer
 from tidegate import regular_expressions
 from tidegate.groups.consumer import topic_view
+from tidegate.store.bounded_cache import BoundedCache
 
 
 @pytest.fixture
@@ -108,3 +109,20 @@ async def test_stored_pattern_that_is_refused_now_matches_nothing(
     consumers.topics.put("t1", 2)
 
     assert await b.heartbeat() == (b.epoch, "t1:0,1")
+
+
+async def test_patterns_that_do_not_fit_in_the_cache_are_matched_beside_the_event_loop(
+    consumers: ConsumerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[threading.Thread] = set()
+    compiled = topic_view.compile_regex
+    monkeypatch.setattr(topic_view, "compile_regex", lambda regex: _Watched(compiled(regex), threads))
+    for broker in consumers.brokers:
+        broker.consumers.groups.topics._matched = BoundedCache(0)
+    a, b, c = (by_regex(consumers, name, f"t{number}") for number, name in enumerate("abc", 1))
+
+    await consumers.joined(a, b, c)
+
+    assert [consumers.topics.text(one.assigned) for one in (a, b, c)] == ["t1:0", "t2:0,1", "t3:0,1,2"]
+    assert threads
+    assert threading.main_thread() not in threads

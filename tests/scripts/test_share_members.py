@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.support.shares import ShareWorld
 from tests.support.steps import sweep_expiry
+from tidegate.groups.share import coordinator
 
 INVALID, FENCED, UNKNOWN = "INVALID_REQUEST", "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID"
 NOT_FOUND = "GROUP_ID_NOT_FOUND"
@@ -144,3 +149,25 @@ async def test_sessions_are_swept(shares: ShareWorld) -> None:
         await sweep_expiry(expiry)
 
     assert await broker.store.command("HGET", shares.keys.group, "state") == b"Empty"
+
+
+async def test_decision_on_many_partitions_is_taken_beside_the_event_loop(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    decide = coordinator.decide
+
+    def watched(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return decide(*args)
+
+    monkeypatch.setattr(coordinator, "decide", watched)
+    await shares.member("a").join()
+    assert set(threads) == {threading.main_thread()}
+    await shares.create("many", 2_000)
+    threads.clear()
+
+    await shares.member("b", "many").join()
+
+    assert threads
+    assert threading.main_thread() not in threads

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -19,8 +19,22 @@ from tidegate.store.tasks import TaskSet
 
 Work = TypeVar("Work")
 Answer = TypeVar("Answer")
+Computed = TypeVar("Computed")
+
+INLINE_SIZE_MAX: Final = 200
+"""The topics of all members together, and a tenth of their partitions: up to it a decision takes some milliseconds."""
 
 logger = structlog.get_logger()
+
+
+async def computed(sizes: Iterable[int], compute: Callable[[], Computed]) -> Computed:
+    """Compute a decision, in a thread if it compares more subscriptions or partitions than `INLINE_SIZE_MAX`."""
+    size = 0
+    for one in sizes:
+        size += one
+        if size > INLINE_SIZE_MAX:
+            return await asyncio.to_thread(compute)
+    return compute()
 
 
 class DecisionQueue(Generic[Work, Answer]):

@@ -22,7 +22,7 @@ class Requester(NamedTuple):
 
 
 class Authorizer:
-    """Decisions, remembered until the rules change. Raises CannotStart for malformed `super_users`."""
+    """Decisions, remembered until the rules change; for any thread. Raises CannotStart for malformed `super_users`."""
 
     def __init__(self, settings: Settings, rules: AccessRules) -> None:
         self.rules = rules
@@ -48,14 +48,15 @@ class Authorizer:
         """Whether the operation is allowed."""
         if requester.principal in self.super_users:
             return True
-        if self._version != self.rules.version or len(self._remembered) >= REMEMBERED_MAX:
-            self._version = self.rules.version
-            self._remembered.clear()
-        asked = (requester, operation, resource_type, name)
-        remembered = self._remembered.get(asked)
-        if remembered is None:
-            remembered = self._remembered[asked] = self.decide(requester, operation, resource_type, name).allowed
-        return remembered
+        version = self.rules.version
+        if self._version != version or len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered = {}
+            self._version = version
+        remembered, asked = self._remembered, (requester, operation, resource_type, name)
+        allowed = remembered.get(asked)
+        if allowed is None:
+            allowed = remembered[asked] = self.decide(requester, operation, resource_type, name).allowed
+        return allowed
 
     def decide(
         self, requester: Requester, operation: Operation, resource_type: ResourceType, name: str = CLUSTER_NAME

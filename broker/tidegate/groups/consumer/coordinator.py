@@ -8,8 +8,9 @@ that only answers an error, and then the broker reads the group again. Nothing b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorLoadInProgress, KafkaError
@@ -38,7 +39,7 @@ from tidegate.groups.consumer.update import (
     expired_members,
     update_call,
 )
-from tidegate.groups.decision_queue import DecisionQueue
+from tidegate.groups.decision_queue import DecisionQueue, computed
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     group_script_args,
@@ -94,7 +95,8 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             topics = await self._fresh_topics(keys, base, works)
             group = base.copy()
             group.may_assign = may_assign
-            answers = _apply(group, works, topics, self._settings.group_max_size, expired)
+            apply = partial(_apply, group, works, topics, self._settings.group_max_size, expired)
+            answers = await computed(_sizes(group, works, topics), apply)
             if (
                 group.is_changed
                 and base.state is not ConsumerGroupState.STABLE
@@ -162,7 +164,7 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             return conversion.from_classic(before, records, subscriptions, assignments, topics, self._blobs)
         raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
-    async def _fresh_topics(self, keys: GroupKeys, group: ConsumerGroup, works: Sequence[Work]) -> Topics:
+    async def _fresh_topics(self, keys: GroupKeys, group: ConsumerGroup, works: Sequence[Work]) -> TopicView:
         """The topics; read again if they may have changed since the group's target, or a subscription is new."""
         topics = self.topics.view(keys.org)
         subscribes = any(
@@ -172,8 +174,7 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
         )
         if subscribes or topics.version != group.topics_version:
             await self.topics.refresh()
-        await self.topics.resolve(keys.org, _patterns(group, works))
-        return self.topics.view(keys.org)
+        return await self.topics.view_of(keys.org, _patterns(group, works))
 
     # -- the store
 
@@ -251,6 +252,17 @@ def _patterns(group: ConsumerGroup, works: Sequence[Work]) -> set[str]:
     asked = {work.regex for work in works if isinstance(work, HeartbeatRequest)}
     asked.update(member.regex for member in group.members.values())
     return {regex for regex in asked if regex}
+
+
+def _sizes(group: ConsumerGroup, works: Sequence[Work], topics: TopicView) -> Iterator[int]:
+    """Of the subscriptions that a decision compares."""
+    for work in works:
+        request = work.request if isinstance(work, ClassicJoin) else work
+        if isinstance(request, HeartbeatRequest):
+            yield from topics.sizes(request.topics or (), request.regex or "")
+    for member in group.members.values():
+        yield 1
+        yield from topics.sizes(member.topics, member.regex)
 
 
 def _apply(

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
 from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
+from tidegate.store.bounded_cache import BoundedCache
 from tidegate.topics.catalog import Catalog
 
-_PATTERNS_MAX: Final = 1_000
-"""Resolved patterns that are cached."""
-_RESOLVE_TRIES: Final = 3
-"""Before a decision; each further one because the catalogue changed meanwhile."""
+CACHED_BYTES_MAX: Final = 16 << 20
+"""Of the names that patterns match; a group whose patterns do not fit matches them at every decision."""
+PARTITIONS_OF_A_TOPIC: Final = 10
+"""Partitions that take as long as a topic to be assigned."""
+_NAME_BYTES: Final = 64
+"""Of a name in the set of those that a pattern matches; the text is the catalogue's."""
 
 MayDescribe = Callable[[str, str, str, str], bool]
 """Whether a client may describe a topic: organisation, principal, host, name."""
@@ -24,11 +27,11 @@ MayDescribe = Callable[[str, str, str, str], bool]
 class TopicView:
     """The broker's cached topics of one organisation, at one version of the catalogue."""
 
-    __slots__ = ("_matching", "_org", "_topics", "version")
+    __slots__ = ("_describable", "_matched", "_org", "_topics", "version")
 
-    def __init__(self, topics: CatalogTopics, org: str, version: int) -> None:
-        self._topics, self._org, self.version = topics, org, version
-        self._matching: dict[tuple[str, str, str], frozenset[str]] = {}
+    def __init__(self, topics: CatalogTopics, org: str, version: int, matched: Mapping[str, frozenset[str]]) -> None:
+        self._topics, self._org, self.version, self._matched = topics, org, version, matched
+        self._describable: dict[tuple[str, str, str], frozenset[str]] = {}
 
     def find(self, name: str) -> tuple[str, int] | None:
         """Topic id in hex and partition count; None if there is no such topic."""
@@ -41,22 +44,31 @@ class TopicView:
         return None if topic is None else topic.name
 
     def matching(self, regex: str, principal: str, host: str) -> frozenset[str]:
-        """Names of the topics that a pattern matches completely, and that a client may describe."""
+        """Names of the topics that a pattern matches completely, and that a client may describe.
+
+        The pattern is one of those that the view was made for.
+        """
         asked = regex, principal, host
-        if asked not in self._matching:  # most members of a group ask for the same
-            names = self._topics.matching(self._org, regex)
-            self._matching[asked] = self._topics.describable(self._org, names, principal, host)
-        return self._matching[asked]
+        if asked not in self._describable:  # most members of a group ask for the same
+            names = self._matched[regex]
+            self._describable[asked] = self._topics.describable(self._org, names, principal, host)
+        return self._describable[asked]
+
+    def sizes(self, topics: Iterable[str], regex: str = "") -> Iterator[int]:
+        """How much each topic of a subscription adds to a decision."""
+        for name in chain(topics, self._matched[regex] if regex else ()):
+            found = self.find(name)
+            yield 1 + (0 if found is None else found[1] // PARTITIONS_OF_A_TOPIC)
 
 
 class CatalogTopics:
-    """The catalogue as the source of views; resolved patterns are cached until the catalogue changes."""
+    """The catalogue as the source of views; what patterns match is cached until the catalogue changes."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self.may_describe: MayDescribe | None = None
         """None where everybody may describe every topic."""
-        self._resolved: OrderedDict[tuple[str, str], tuple[int, frozenset[str]]] = OrderedDict()
+        self._matched: BoundedCache[tuple[str, str], tuple[int, frozenset[str]]] = BoundedCache(CACHED_BYTES_MAX)
         self._thread = ThreadPoolExecutor(1, "patterns")
 
     def close(self) -> None:
@@ -69,8 +81,27 @@ class CatalogTopics:
         return self.catalog.stored_version
 
     def view(self, org: str) -> TopicView:
-        """The cached topics of an organisation."""
-        return TopicView(self, org, self.catalog.stored_version)
+        """The cached topics of an organisation, without patterns."""
+        return TopicView(self, org, self.catalog.stored_version, {})
+
+    async def view_of(self, org: str, regexes: Iterable[str]) -> TopicView:
+        """The same with what patterns match, in a thread of its own: one can take milliseconds for each name."""
+        version, stored_version = self.catalog.version, self.catalog.stored_version
+        matched: dict[str, frozenset[str]] = {}
+        missing = []
+        for regex in regexes:
+            cached = self._matched.get((org, regex))
+            if cached is not None and cached[0] == version:
+                matched[regex] = cached[1]
+            else:
+                missing.append(regex)
+        if missing:
+            names = [topic.name for topic in self.catalog.topics(org)]
+            found = await asyncio.get_running_loop().run_in_executor(self._thread, _match_each, missing, names)
+            for regex, own in zip(missing, found, strict=True):
+                matched[regex] = own
+                self._matched.put((org, regex), (version, own), len(regex) + _NAME_BYTES * len(own))
+        return TopicView(self, org, stored_version, matched)
 
     def describable(self, org: str, names: frozenset[str], principal: str, host: str) -> frozenset[str]:
         """Those of some topics that a client may describe."""
@@ -80,38 +111,6 @@ class CatalogTopics:
     async def refresh(self) -> None:
         """Read the changes made before this call. Raises StoreUnavailable."""
         await self.catalog.refresh()
-
-    async def resolve(self, org: str, regexes: Iterable[str]) -> None:
-        """Match what is not cached yet, in a thread of its own: a pattern can take milliseconds for each name."""
-        wanted = set(regexes)
-        for _ in range(_RESOLVE_TRIES):
-            missing = [regex for regex in wanted if self._cached(org, regex) is None]
-            if not missing:
-                return
-            version, names = self.catalog.version, self._names(org)
-            found = await asyncio.get_running_loop().run_in_executor(self._thread, _match_each, missing, names)
-            for regex, matched in zip(missing, found, strict=True):
-                self._remember(org, regex, version, matched)
-
-    def matching(self, org: str, regex: str) -> frozenset[str]:
-        """Names of the topics that a pattern matches completely."""
-        names = self._cached(org, regex)
-        if names is None:
-            names = _matched(regex, self._names(org))
-            self._remember(org, regex, self.catalog.version, names)
-        return names
-
-    def _names(self, org: str) -> list[str]:
-        return [topic.name for topic in self.catalog.topics(org)]
-
-    def _cached(self, org: str, regex: str) -> frozenset[str] | None:
-        resolved = self._resolved.get((org, regex))
-        return resolved[1] if resolved is not None and resolved[0] == self.catalog.version else None
-
-    def _remember(self, org: str, regex: str, version: int, names: frozenset[str]) -> None:
-        self._resolved[org, regex] = version, names
-        if len(self._resolved) > _PATTERNS_MAX:
-            self._resolved.popitem(last=False)
 
 
 def _match_each(regexes: Sequence[str], names: Sequence[str]) -> list[frozenset[str]]:

@@ -9,8 +9,10 @@ assigned partition always has a start offset.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain
 from secrets import token_hex
 from typing import Any, Final
 
@@ -18,8 +20,8 @@ from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaErr
 from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import HeartbeatAnswer
 from tidegate.groups.consumer.stored import dump_target
-from tidegate.groups.consumer.topic_view import CatalogTopics
-from tidegate.groups.decision_queue import DecisionQueue
+from tidegate.groups.consumer.topic_view import CatalogTopics, TopicView
+from tidegate.groups.decision_queue import DecisionQueue, computed
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
@@ -76,7 +78,8 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
             expire(group, expired)
             heartbeats = [work for work in works if work is not None]
             size_max = min(self._settings.group_max_size, SIZE_MAX)
-            decided = iter(decide(group, heartbeats, topics, size_max))
+            apply = partial(decide, group, heartbeats, topics, size_max)
+            decided = iter(await computed(_sizes(group, heartbeats, topics), apply))
             await self._start_offsets.initialise(keys, base.topics, group.topics)
             code, *reply = await self._write(keys, base, group, expired)
             if code == 0:
@@ -90,7 +93,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
                 expired += [member_id.decode() for member_id in reply]
         raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
 
-    async def _fresh_topics(self, keys: GroupKeys, group: ShareGroup, works: Sequence[Work]) -> Any:
+    async def _fresh_topics(self, keys: GroupKeys, group: ShareGroup, works: Sequence[Work]) -> TopicView:
         """The topics; read again if they may have changed since the group's target, or a subscription is new."""
         topics = self._topics.view(keys.org)
         subscribes = any(work is not None and work.topics is not None for work in works)
@@ -149,6 +152,13 @@ def _with_interval(answer: Decided, interval_ms: int) -> Decided:
     if isinstance(answer, KafkaError) or answer.member_epoch < 0:
         return answer
     return replace(answer, heartbeat_interval_ms=interval_ms)
+
+
+def _sizes(group: ShareGroup, heartbeats: Iterable[ShareHeartbeat], topics: TopicView) -> Iterator[int]:
+    """Of the subscriptions that a decision compares."""
+    for subscribed in chain((one.topics for one in heartbeats), (one.topics for one in group.members.values())):
+        yield 1
+        yield from topics.sizes(subscribed or ())
 
 
 def _lists(group: ShareGroup, expired: Sequence[str], session_timeout_ms: int) -> list[list[Arg]]:
