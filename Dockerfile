@@ -111,7 +111,7 @@ ENV PATH=/opt/tidegate/bin:$PATH \
     TIDEGATE_LOG_FORMAT=json
 USER 10001:10001
 EXPOSE 9092 8080
-# Clients get TIDEGATE_ADVERTISED_HOST: set it, because they cannot connect to 0.0.0.0.
+# Clients get TIDEGATE_ADVERTISED_LISTENERS: set it, because they cannot connect to 0.0.0.0.
 HEALTHCHECK --interval=5s --timeout=3s --start-period=20s --retries=3 \
     CMD ["python", "-ISc", "import os, sys, http.client as h; c = h.HTTPConnection('127.0.0.1', int(os.environ.get('TIDEGATE_ADMIN_PORT', 8080)), timeout=2); c.request('GET', '/health/ready'); sys.exit(c.getresponse().status != 200)"]
 STOPSIGNAL SIGTERM

@@ -22,8 +22,9 @@ def serve(
     redis_url: Annotated[str | None, typer.Option(help="Redis or Valkey.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[str | None, typer.Option(help="Port to listen on.")] = None,
-    advertised_host: Annotated[str | None, typer.Option(help="Host name that clients connect to.")] = None,
-    advertised_port: Annotated[str | None, typer.Option(help="Port that clients connect to.")] = None,
+    advertised_listeners: Annotated[
+        str | None, typer.Option(help="Address that clients connect to: PLAINTEXT://host:port.")
+    ] = None,
     admin_host: Annotated[str | None, typer.Option(help="Address of the admin HTTP.")] = None,
     admin_port: Annotated[str | None, typer.Option(help="Port of the admin HTTP.")] = None,
     node_id: Annotated[str | None, typer.Option(help="Fixed node id.  [default: a leased one]")] = None,
@@ -40,8 +41,7 @@ def serve(
         "redis_url": redis_url,
         "host": host,
         "port": port,
-        "advertised_host": advertised_host,
-        "advertised_port": advertised_port,
+        "advertised_listeners": advertised_listeners,
         "admin_host": admin_host,
         "admin_port": admin_port,
         "node_id": node_id,

@@ -36,11 +36,8 @@ def of_process(settings: Settings, ordinal: int, memory_limit: Callable[[], int 
         changed["node_id"] = settings.node_id + ordinal
     if settings.listeners is not None:
         changed["listeners"] = _listeners(settings.listeners, ordinal)
-    if settings.address_mode == "direct":
-        if settings.advertised_listeners is not None:
-            changed["advertised_listeners"] = _listeners(settings.advertised_listeners, ordinal)
-        if settings.advertised_port is not None and settings.advertised_port.isdecimal():
-            changed["advertised_port"] = str(_counted(int(settings.advertised_port), ordinal))
+    if settings.address_mode == "direct" and settings.advertised_listeners is not None:
+        changed["advertised_listeners"] = _listeners(settings.advertised_listeners, ordinal)
     limit = memory_limit() if settings.memory_max == 0 else None
     if limit is not None:
         changed["memory_max"] = limit // settings.processes

@@ -70,18 +70,10 @@ class ProcessSettings(BaseSettings):
     # -- this broker
     host: str = Field(
         "127.0.0.1",
-        description="Address that the broker listens on; 0.0.0.0 listens on all interfaces and needs advertised_host",
+        description="Address that the broker listens on; 0.0.0.0 listens on all interfaces and needs "
+        "advertised_listeners",
     )
     port: int = Field(9092, ge=0, le=65_535, description="Port that the broker listens on; 0 takes a free port")
-    advertised_host: str | None = Field(
-        None, description="Host name that clients connect to; set it when clients cannot reach `host`; default: host"
-    )
-    advertised_port: str | None = Field(
-        None,
-        pattern=r"^(\d+|(\d*\{ordinal\})|(\d+\+\{ordinal\}))$",
-        description="Port that clients connect to; default: port; in address mode external also a template such as "
-        "3000{ordinal} or 30000+{ordinal}",
-    )
     address_mode: str = Field(
         "direct",
         description="How clients reach brokers; direct: each broker has its own address; single: all share one "
@@ -96,7 +88,8 @@ class ProcessSettings(BaseSettings):
     advertised_listeners: str | None = Field(
         None,
         description="Address that clients of each listener connect to, in the form of `listeners`; set it when "
-        "clients cannot reach the bind addresses; default: the bind address",
+        "clients cannot reach the bind address, which is the default: PLAINTEXT://kafka-1.example.org:9092; in address "
+        "mode external a template such as EXTERNAL://kafka-{ordinal}.example.org:30000+{ordinal}",
     )
     listener_security_protocol_map: str | None = Field(
         None,
@@ -345,8 +338,3 @@ class ProcessSettings(BaseSettings):
     def broker_lease_suspect_ms(self) -> int:
         """Time without a renewal after which clients are no longer directed to a broker."""
         return 3 * self.broker_lease_renew_ms
-
-    @property
-    def advertised(self) -> tuple[str, int]:
-        """Host and port that this broker advertises in `direct` mode."""
-        return self.advertised_host or self.host, int(self.advertised_port or self.port)

@@ -1,5 +1,5 @@
 """Former settings. A former name is accepted for one version, with a warning that names the new one; a setting that
-became a constant has no effect, and a warning says so for one version.
+became a constant has no effect, and a warning says so for one version; one that clients depend on prevents the start.
 """
 
 from __future__ import annotations
@@ -90,6 +90,10 @@ REMOVED: Final = frozenset(
 )  # fmt: skip
 """Settings that are constants now, each in the module that applies it, follow from another, or are configs that change
 at run time."""
+REPLACED: Final = dict.fromkeys(
+    ("advertised_host", "advertised_port"), "TIDEGATE_ADVERTISED_LISTENERS=PLAINTEXT://host:port"
+)
+"""Removed settings that a broker must not ignore, each with what to set instead: it does not start."""
 _VARIABLES: Final = {f"TIDEGATE_{old}".upper(): f"TIDEGATE_{new}".upper() for old, new in RENAMED.items()}
 
 
@@ -102,6 +106,12 @@ def removed(folder: Path | None) -> list[str]:
     """Variables, and files of `folder`, of former settings that have no effect any more."""
     variables = {f"TIDEGATE_{name}".upper() for name in REMOVED}
     return [name for name in _given(folder) if name.upper() in variables]
+
+
+def replaced(folder: Path | None) -> dict[str, str]:
+    """Variables, and files of `folder`, of settings that something else replaced, each with what to set instead."""
+    variables = {f"TIDEGATE_{name}".upper(): instead for name, instead in REPLACED.items()}
+    return {name: variables[name.upper()] for name in _given(folder) if name.upper() in variables}
 
 
 def _given(folder: Path | None) -> list[str]:

@@ -24,7 +24,7 @@ from pydantic_settings import (
 )
 
 from tidegate.process_settings import ProcessSettings
-from tidegate.renamed_settings import RenamedSource, removed, renamed
+from tidegate.renamed_settings import RenamedSource, removed, renamed, replaced
 
 logger = structlog.get_logger()
 
@@ -54,6 +54,12 @@ def secrets_folder() -> Path | None:
 def renamed_variables() -> dict[str, str]:
     """Variables and secret files in use that have a former name, each with the current name."""
     return renamed(secrets_folder())
+
+
+def check_replaced_variables() -> None:
+    """Raises SettingsError, which names what to set, for variables and secret files of settings that were replaced."""
+    for variable, instead in replaced(secrets_folder()).items():
+        raise SettingsError(f"{variable} was removed: set {instead}")
 
 
 def removed_variables() -> list[str]:

@@ -13,8 +13,8 @@ PATH: Final = Path(__file__).resolve().parents[2] / "helm" / "values.schema.json
 
 BY_OTHER_VALUES: Final = frozenset(
     {
-        "redis_url", "host", "port", "advertised_host", "advertised_port", "address_mode", "listeners",
-        "advertised_listeners", "listener_security_protocol_map", "ssl_certificate_file", "ssl_key_file",
+        "redis_url", "host", "port", "address_mode", "listeners", "advertised_listeners",
+        "listener_security_protocol_map", "ssl_certificate_file", "ssl_key_file",
         "ssl_client_ca_file", "redis_ca_file", "redis_client_cert_file", "redis_client_key_file",
         "redis_sentinel_password", "node_id", "admin_host", "admin_port", "admin_operator_token",
         "admin_operator_password", "admin_viewer_token", "shutdown_timeout_ms", "drain_notice_ms", "archive_path",

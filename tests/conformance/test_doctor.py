@@ -45,10 +45,10 @@ def others(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         return BrokerProcess(cluster.redis_url, directory, name, {"TIDEGATE_KEY_PREFIX": prefix, **values})
 
     reported = {
-        "dead": made("astray", "dead", advertised_port=str(dead)),
-        "unknown": made("astray", "unknown", advertised_host=ELSEWHERE),
-        "first": made("same", "first", advertised_port=str(shared)),
-        "second": made("same", "second", advertised_port=str(shared)),
+        "dead": made("astray", "dead", advertised_listeners=f"PLAINTEXT://127.0.0.1:{dead}"),
+        "unknown": made("astray", "unknown", advertised_listeners=f"PLAINTEXT://{ELSEWHERE}:9092"),
+        "first": made("same", "first", advertised_listeners=f"PLAINTEXT://127.0.0.1:{shared}"),
+        "second": made("same", "second", advertised_listeners=f"PLAINTEXT://127.0.0.1:{shared}"),
     }
     with ExitStack() as stack:
         for one in reported.values():
@@ -99,7 +99,7 @@ async def test_advertised_addresses_that_lead_nowhere(others: dict[str, Any]) ->
     assert found["advertised-unreachable"]["where"] == f"127.0.0.1:{others['dead_port']}"
     assert "Connection refused" in found["advertised-unreachable"]["sentence"]
     assert "a Kubernetes cluster" in "".join(found["advertised-unresolvable"]["evidence"])
-    assert "TIDEGATE_ADVERTISED_HOST" in found["advertised-unresolvable"]["advice"]
+    assert "TIDEGATE_ADVERTISED_LISTENERS" in found["advertised-unresolvable"]["advice"]
 
 
 async def test_two_ids_on_one_address(others: dict[str, Any]) -> None:

@@ -149,7 +149,10 @@ class FaultyCluster:
         await client_link.start()
         if redis_link is not None:
             await redis_link.start()
-        settings = {**self.cluster.settings, "TIDEGATE_ADVERTISED_PORT": str(client_link.port)}
+        settings = {
+            **self.cluster.settings,
+            "TIDEGATE_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{client_link.port}",
+        }
         clock = None
         if self._library is not None:
             clock = SteppedProcess(self._clocks / f"broker-{number}")

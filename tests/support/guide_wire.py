@@ -104,7 +104,7 @@ async def broker_of_the_guide(valkey: ValkeyServer, **settings: Any) -> AsyncIte
     values: dict[str, Any] = {
         "redis_url": valkey.url,
         "key_prefix": f"tidegate:guide-{port}",
-        "advertised_host": "guide.example",
+        "advertised_listeners": f"PLAINTEXT://guide.example:{port}",
         "group_initial_rebalance_delay_ms": 0,
         **settings,
     }

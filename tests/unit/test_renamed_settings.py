@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidegate.cli import options
-from tidegate.renamed_settings import REMOVED, RENAMED
+from tidegate.renamed_settings import REMOVED, RENAMED, REPLACED
 from tidegate.settings import Settings, removed_variables, renamed_variables, warn_of_former_settings
 from tidegate.startup import CannotStart
 
@@ -76,3 +76,23 @@ def test_settings_former_ones_are_warned_of_in_one_line_each(monkeypatch: pytest
 def test_settings_removed_one_assigned_on_the_command_line_is_refused() -> None:
     with pytest.raises(CannotStart, match="--set redis_in_flight_max=10: this setting was removed"):
         options.load(assignments=["redis_in_flight_max=10"])
+
+
+@pytest.mark.parametrize(("name", "instead"), REPLACED.items())
+def test_settings_replaced_one_prevents_the_start(
+    name: str, instead: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = f"TIDEGATE_{name.upper()}"
+    with pytest.raises(CannotStart, match=f"--set {name}=x: this setting was removed; set {instead}"):
+        options.load(assignments=[f"{name}=x"])
+    (tmp_path / variable).write_text("x\n")
+
+    with monkeypatch.context() as given:
+        given.setenv("TIDEGATE_SECRETS_DIR", str(tmp_path))
+        with pytest.raises(CannotStart, match=f"^{variable} was removed: set {instead}"):
+            options.load()
+    monkeypatch.setenv(variable, "x")
+    with pytest.raises(CannotStart, match=f"^{variable} was removed: set {instead}"):
+        options.load()
+
+    assert name not in Settings.model_fields

@@ -10,8 +10,16 @@ from typing import Any, Final, Literal, get_args, get_origin
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from tidegate.renamed_settings import REMOVED, RENAMED
-from tidegate.settings import SECRETS, SECRETS_DIR, Settings, removed_variables, renamed_variables, secrets_folder
+from tidegate.renamed_settings import REMOVED, RENAMED, REPLACED
+from tidegate.settings import (
+    SECRETS,
+    SECRETS_DIR,
+    Settings,
+    check_replaced_variables,
+    removed_variables,
+    renamed_variables,
+    secrets_folder,
+)
 from tidegate.startup import CannotStart
 from tidegate.store.addresses import parse_redis_url, without_password
 
@@ -30,6 +38,7 @@ def load(options: Mapping[str, object] | None = None, assignments: Sequence[str]
     named = {name: f"--{name.replace('_', '-')}" for name in given} | {name: f"--set {name}" for name in by_set}
     given.update(by_set)
     try:
+        check_replaced_variables()
         settings = Settings(**given)  # type: ignore[arg-type]
         parse_redis_url(settings.redis_url)
     except ValidationError as error:
@@ -64,6 +73,8 @@ def _assigned(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
         name = RENAMED.get(name, name)
         if equals and name in REMOVED:
             raise CannotStart(f"--set {assignment}: this setting was removed")
+        if equals and name in REPLACED:
+            raise CannotStart(f"--set {assignment}: this setting was removed; set {REPLACED[name]}")
         if not equals or name not in Settings.model_fields:
             raise CannotStart(f"--set {assignment}: not a setting=value (`tidegate settings` lists them)")
         yield name, value

@@ -39,8 +39,10 @@ def _advertised(listener: Listener, port: int, hostname: str) -> tuple[str, int]
     elif _ORDINAL in announced_host + announced_port:
         raise CannotStart("{ordinal} in an advertised address needs address_mode=external")
     if announced_host in _ANY_ADDRESS:
-        setting = "advertised_host" if listener.setting == "TIDEGATE_PORT" else "advertised_listeners"
-        raise CannotStart(f"{announced_host!r} cannot be advertised by {listener.name}: set {setting}")
+        raise CannotStart(
+            f"{announced_host!r} cannot be advertised by {listener.name}: set "
+            f"TIDEGATE_ADVERTISED_LISTENERS={listener.name}://host:{port}"
+        )
     number = sum(int(part) for part in announced_port.split("+"))
     if not 1 <= number <= 65_535:
         raise CannotStart(f"advertised port {number} is not between 1 and 65535")

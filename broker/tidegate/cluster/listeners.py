@@ -44,7 +44,7 @@ class Listener:
 
 def listeners_of(settings: Settings) -> list[Listener]:
     """Every listener, in the order of the settings; the first is the primary one. Raises CannotStart."""
-    found = list(_listed(settings) if settings.listeners else _simple(settings))
+    found = list(_listed(settings))
     if settings.ssl_certificate_file and not any(one.tls for one in found):
         raise CannotStart(
             "TIDEGATE_SSL_CERTIFICATE_FILE is set and no listener uses it: "
@@ -61,40 +61,22 @@ def single_listeners(settings: Settings) -> frozenset[str]:
     return frozenset(one.name for one in listeners_of(settings) if one.mode == "single")
 
 
-def _simple(settings: Settings) -> Iterator[Listener]:
-    if settings.advertised_listeners:
-        raise CannotStart("TIDEGATE_ADVERTISED_LISTENERS needs TIDEGATE_LISTENERS, whose names it repeats")
-    protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
-    tls, sasl = _protocol("PLAINTEXT", protocols)
-    yield Listener(
-        "PLAINTEXT",
-        settings.host,
-        settings.port,
-        tls,
-        _mode("PLAINTEXT", *_modes(settings.address_mode)),
-        settings.advertised_host,
-        settings.advertised_port,
-        "TIDEGATE_PORT",
-        sasl,
-    )
-
-
 def _listed(settings: Settings) -> Iterator[Listener]:
-    if settings.advertised_host or settings.advertised_port:
-        raise CannotStart("TIDEGATE_ADVERTISED_HOST and _PORT are for one listener: set TIDEGATE_ADVERTISED_LISTENERS")
-    bound = _addresses(settings.listeners or "", "LISTENERS")
+    bound, setting = {"PLAINTEXT": (settings.host, str(settings.port))}, "TIDEGATE_PORT"
+    if settings.listeners:
+        bound, setting = _addresses(settings.listeners, "LISTENERS"), "TIDEGATE_LISTENERS"
     reported = _addresses(settings.advertised_listeners or "", "ADVERTISED_LISTENERS")
     protocols = _pairs(settings.listener_security_protocol_map, "LISTENER_SECURITY_PROTOCOL_MAP")
     common, modes = _modes(settings.address_mode)
     for name in [*reported, *modes]:
         if name not in bound:
-            raise CannotStart(f"{name} is advertised or has an address mode, and TIDEGATE_LISTENERS does not open it")
+            raise CannotStart(f"{name} is advertised or has an address mode, and is none of {', '.join(bound)}")
     for name, (host, port) in bound.items():
         if not port.isdecimal() or int(port) > 65_535:
             raise CannotStart(f"TIDEGATE_LISTENERS: port {port} of {name} is not between 0 and 65535")
         announced_host, announced_port = reported.get(name, (None, None))
         (tls, sasl), mode = _protocol(name, protocols), _mode(name, common, modes)
-        yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, "TIDEGATE_LISTENERS", sasl)
+        yield Listener(name, host, int(port), tls, mode, announced_host, announced_port, setting, sasl)
 
 
 def _addresses(text: str, setting: str) -> dict[str, tuple[str, str]]:

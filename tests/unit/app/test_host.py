@@ -20,12 +20,12 @@ def changed(ordinal: int, limit: int | None = None, **settings: Any) -> dict[str
 
 def test_process_settings_count_ports_and_node_id_up() -> None:
     assert changed(0) == {"processes": 1}
-    assert changed(2, node_id=10, advertised_port="19092") == {
+    assert changed(2, node_id=10, advertised_listeners="PLAINTEXT://kafka.example:19092") == {
         "processes": 1,
         "port": 9094,
         "admin_port": 8082,
         "node_id": 12,
-        "advertised_port": "19094",
+        "advertised_listeners": "PLAINTEXT://kafka.example:19094",
     }
 
 
@@ -51,7 +51,7 @@ def test_process_settings_count_each_listener() -> None:
 
 @pytest.mark.parametrize(("mode", "port"), [("single", "9092"), ("external", "3000{ordinal}")])
 def test_process_settings_shared_and_template_addresses_stay(mode: str, port: str) -> None:
-    found = changed(1, address_mode=mode, advertised_host="kafka.example", advertised_port=port)
+    found = changed(1, address_mode=mode, advertised_listeners=f"PLAINTEXT://kafka.example:{port}")
 
     assert found == {"processes": 1, "port": 9093, "admin_port": 8081}
 

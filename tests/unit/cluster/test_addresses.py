@@ -26,20 +26,18 @@ def reported(hostname: str = "tidegate-3.pods.svc", **values: str) -> dict[str, 
 @pytest.mark.parametrize("mode", ["direct", "single"])
 def test_bound_address_unless_another_is_set(mode: str) -> None:
     assert reported(**HERE, address_mode=mode) == {"PLAINTEXT": ("10.0.0.5", 9092)}
-    assert reported(**HERE, address_mode=mode, advertised_host="lb", advertised_port="19092") == {
+    assert reported(**HERE, address_mode=mode, advertised_listeners="PLAINTEXT://lb:19092") == {
         "PLAINTEXT": ("lb", 19092)
     }
 
 
-@pytest.mark.parametrize(
-    ("port", "expected"), [("30000+{ordinal}", 30003), ("3000{ordinal}", 30003), ("9094", 9094), (None, 9092)]
-)
-def test_ordinal_of_the_pod_in_host_and_port(port: str | None, expected: int) -> None:
-    values = {"address_mode": "external", "advertised_host": "k{ordinal}.example.org"}
-    if port is not None:
-        values["advertised_port"] = port
+@pytest.mark.parametrize(("port", "expected"), [("30000+{ordinal}", 30003), ("3000{ordinal}", 30003), ("9094", 9094)])
+def test_ordinal_of_the_pod_in_host_and_port(port: str, expected: int) -> None:
+    advertised = f"PLAINTEXT://k{{ordinal}}.example.org:{port}"
 
-    assert reported(**values) == {"PLAINTEXT": ("k3.example.org", expected)}
+    assert reported(address_mode="external", advertised_listeners=advertised) == {
+        "PLAINTEXT": ("k3.example.org", expected)
+    }
 
 
 def test_each_listener_has_an_address_of_its_own() -> None:
@@ -70,11 +68,11 @@ def test_each_listener_may_have_an_address_mode_of_its_own() -> None:
     ("hostname", "values", "named"),
     [
         ("laptop", {**HERE, "address_mode": "external"}, "laptop"),
-        ("tidegate-3", {"host": ANY}, "advertised_host"),
-        ("tidegate-3", {**HERE, "advertised_host": "k{ordinal}"}, "address_mode=external"),
-        ("tidegate-9", {**HERE, "address_mode": "external", "advertised_port": "65530+{ordinal}"}, "65539"),
-        ("tidegate-3", {**HERE, "advertised_port": "0"}, "advertised port 0"),
-        ("tidegate-3", BOTH, "advertised_listeners"),
+        ("tidegate-3", {"host": ANY}, "TIDEGATE_ADVERTISED_LISTENERS=PLAINTEXT://host:9092"),
+        ("tidegate-3", {"advertised_listeners": "PLAINTEXT://k{ordinal}:9092"}, "address_mode=external"),
+        ("tidegate-9", {"address_mode": "external", "advertised_listeners": "PLAINTEXT://k:65530+{ordinal}"}, "65539"),
+        ("tidegate-3", {"advertised_listeners": "PLAINTEXT://k:0"}, "advertised port 0"),
+        ("tidegate-3", BOTH, "TIDEGATE_ADVERTISED_LISTENERS=INTERNAL://host:9092"),
         ("x", {**BOTH, "advertised_listeners": "INTERNAL://a:1,EXTERNAL://a:1"}, "name or the address of another"),
         ("x", {**BOTH, "advertised_listeners": "INTERNAL://a:1,EXTERNAL://k{ordinal}:2"}, "address_mode=external"),
         ("x-1", {**BOTH, "advertised_listeners": "INTERNAL://a:2,EXTERNAL://a:1+{ordinal}", "address_mode": "external"},

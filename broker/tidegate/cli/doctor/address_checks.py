@@ -78,9 +78,8 @@ def _unreachable(place: Advertised, one: Probe, observed: Observations) -> Findi
             *ips_of(one),
             *((f"Its lease was last renewed {gone.age_ms} ms ago: the broker is most likely gone.",) if gone else ()),
         ),
-        f"If node {place.node_id} runs, set its TIDEGATE_ADVERTISED_HOST and TIDEGATE_ADVERTISED_PORT (or "
-        "TIDEGATE_ADVERTISED_LISTENERS) to what clients in this network can reach; if it is down, it is not advertised "
-        "after broker_lease_timeout_ms without a lease renewal.",
+        f"If node {place.node_id} runs, set its TIDEGATE_ADVERTISED_LISTENERS to what clients in this network can "
+        "reach; if it is down, it is not advertised after broker_lease_timeout_ms without a lease renewal.",
     )
 
 
@@ -101,7 +100,7 @@ def _wildcard(place: Advertised) -> Finding:
         place.address,
         f"{place.address} is advertised for node {place.node_id}: an address to listen on, not to connect to.",
         ("A client connects to itself by it.",),
-        "Set TIDEGATE_ADVERTISED_HOST to a name or address that clients can reach.",
+        "Set TIDEGATE_ADVERTISED_LISTENERS to an address that clients can reach.",
     )
 
 
@@ -191,7 +190,7 @@ def _loopbacks(observed: Observations) -> Iterator[Finding]:
         if afar
         else f"{where} {either(len(reported), 'is', 'are')} advertised for {whose}: the client's own machine.",
         ("They connect to themselves: refused, or another broker altogether.",) if afar else (),
-        "Set TIDEGATE_ADVERTISED_HOST to a name or address that clients can reach."
+        "Set TIDEGATE_ADVERTISED_LISTENERS to an address that clients can reach."
         if afar
-        else "Fine for clients on this machine; others need TIDEGATE_ADVERTISED_HOST.",
+        else "Fine for clients on this machine; others need TIDEGATE_ADVERTISED_LISTENERS.",
     )

@@ -40,8 +40,8 @@ def _shared(observed: Observations) -> Iterator[Finding]:
                     "their answers, Java sends requests for one to the other.",
                 ),
                 "Behind one load-balanced address set TIDEGATE_ADDRESS_MODE=single, and clients see one node; else "
-                "give each broker its own TIDEGATE_ADVERTISED_HOST or TIDEGATE_ADVERTISED_PORT "
-                "(TIDEGATE_ADDRESS_MODE=external makes them from the pod's ordinal).",
+                "give each broker its own TIDEGATE_ADVERTISED_LISTENERS (TIDEGATE_ADDRESS_MODE=external makes them "
+                "from the pod's ordinal).",
             )
 
 
