@@ -244,10 +244,12 @@ async def test_log_127_decompression_limit(brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-async def test_log_128_the_header_timestamp_lies(brokers: Brokers, codec: int) -> None:
-    await brokers.create("t", message_timestamp_after_max_ms="1000")
+@pytest.mark.parametrize("claimed", ["later", "none", "1970"])
+async def test_log_128_the_header_timestamp_lies(brokers: Brokers, codec: int, claimed: str) -> None:
+    """Without a time a batch is not deleted by its age, nor found by it; with that of 1970 it is deleted at once."""
+    await brokers.create("t", **({"message_timestamp_after_max_ms": "1000"} if claimed == "later" else {}))
     raw = _batch(2, codec=codec)
-    lying = _changed(raw, 35, ">q", _now_ms() + 10 * HOUR_MS)
+    lying = _changed(raw, 35, ">q", {"later": _now_ms() + 10 * HOUR_MS, "none": -1, "1970": 0}[claimed])
     assert await _codes(brokers, [lying]) == [NONE]
     [stored] = (await brokers.fetch("t", end=2)).batches
     assert stored.max_timestamp == Batch.parse(raw).max_timestamp

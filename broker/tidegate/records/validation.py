@@ -53,10 +53,15 @@ class RecordRules(NamedTuple):
 
 
 def header_suffices(batch: Batch, rules: RecordRules) -> bool:
-    """Whether the header shows that the records' timestamps and keys need not be read."""
+    """Whether the header shows that the records' timestamps and keys need not be read.
+
+    The first record of most clients has the base timestamp, so a largest one below it is wrong.
+    """
     if rules.compacted or batch.attributes & TIMESTAMP_TYPE or rules.record_bytes_max is not None:
         return False
-    return rules.log_append_time or (rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms)
+    if rules.log_append_time:
+        return True
+    return rules.oldest_ms <= 0 and batch.base_timestamp <= batch.max_timestamp <= rules.newest_ms
 
 
 def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:
