@@ -92,7 +92,7 @@ def test_main_serve_help_is_the_command_lines(
         main()
 
     assert not ended.value.code
-    assert "--advertised-host" in capsys.readouterr().out
+    assert "--advertised-listeners" in capsys.readouterr().out
 
 
 def test_main_setting_that_is_wrong_is_one_line() -> None:
