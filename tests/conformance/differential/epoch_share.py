@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ async def share_conversation(talk: Conversation) -> None:
     for target in talk.targets:
         await _prepare(talk, target, workers)
     for _ in range(chance.randint(*_STEPS)):
-        await _step(talk, chance.choice(workers))
+        await _step(talk, chance.choice(workers), workers)
     for target in talk.targets:
         await _reach_targets(talk, target, workers)
     await talk.ask(77, 1, group_ids=(talk.group,), include_authorized_operations=False)
@@ -102,7 +102,7 @@ async def _reach_targets(talk: Conversation, target: Target, workers: list[Worke
             epochs = {worker.epochs[target.name] for worker in workers}
 
 
-async def _step(talk: Conversation, worker: Worker) -> None:
+async def _step(talk: Conversation, worker: Worker, workers: Sequence[Worker]) -> None:
     chance = talk.chance
     if worker.session == 0:
         await _fetch(talk, worker)
@@ -114,6 +114,7 @@ async def _step(talk: Conversation, worker: Worker) -> None:
         topics = [{"name": worker.topic, "partition_data": data}]
         await talk.ask(0, 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=topics)
         talk.known.ends[index] += count
+        await _ends(talk, workers, index)
     elif action == "fetch":
         await _fetch(talk, worker)
     elif action == "acknowledge":
@@ -122,6 +123,14 @@ async def _step(talk: Conversation, worker: Worker) -> None:
         await _fetch(talk, worker, epoch=-1)
     else:
         await _odd(talk, worker)
+
+
+async def _ends(talk: Conversation, workers: Sequence[Worker], index: int) -> None:
+    """The log's end by each member's broker, which knows the records then: another one has appended them."""
+    partitions = [{"partition_index": index, "timestamp": -1}]
+    for worker in workers:
+        topics = [{"name": worker.topic, "partitions": partitions}]
+        await talk.ask(2, 3, worker.name, replica_id=-1, isolation_level=0, topics=topics)
 
 
 async def _odd(talk: Conversation, worker: Worker) -> None:
