@@ -21,9 +21,11 @@ class Sharded(Servers):
     """Servers as one cluster; the first `primaries` begin as such, and share the slots. A context manager."""
 
     def __init__(
-        self, primaries: int = 3, replicas: int = 1, extra: Sequence[str] = (), timeout_ms: int = 1_500
+        self, primaries: int = 3, replicas: int = 1, extra: Sequence[str] = (), timeout_ms: int | None = None
     ) -> None:
         super().__init__()
+        if timeout_ms is None:  # where nobody can take over, a node that has no processor for a while is not to be lost
+            timeout_ms = 1_500 if replicas else 15_000
         self.servers: list[ValkeyServer] = []
         self._count, self._replicas = primaries, replicas
         self._extra = [
