@@ -81,7 +81,8 @@ class Retention:
         for item in items:
             log = self._log_of(item.decode())
             if log is None:
-                await self._store.command("ZREM", upkeep, item)
+                if not await self._exists(item.decode()):
+                    await self._store.command("ZREM", upkeep, item)
                 continue
             try:
                 if isinstance(log, RecordLog):
@@ -94,6 +95,13 @@ class Retention:
             except KafkaError as error:
                 logger.info("retention_later", log=log.keys.log, reason=str(error))
         return len(items)
+
+    async def _exists(self, item: str) -> bool:
+        """Whether the partition is in Redis: another broker may just have made it. Raises StoreUnavailable."""
+        name, partition, topic_hex = item.rsplit(":", 2)
+        org, topic_name = name.split("/", 1)
+        keys = self._store.log_keys(org, topic_name, int(partition), topic_hex)
+        return bool(await self._store.command("HGET", keys.meta, "state") == b"ready")
 
     def _log_of(self, item: str) -> PartitionLog | RecordLog | None:
         """The log that an item names, if the topic still has that id."""
