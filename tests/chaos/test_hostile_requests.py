@@ -182,6 +182,15 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
     "most delete topics": lambda: frame(
         20, 3, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000) + struct.pack(">i", 1_000)
     ),
+    "most describe groups": lambda: frame(
+        15, 3, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000) + b"\1"
+    ),
+    "describe configs of 1,000 topics": lambda: frame(
+        32, 3, struct.pack(">i", 1_000) + b"\2\0\x09neighbour\xff\xff\xff\xff" * 1_000 + b"\1\1"
+    ),
+    "most describe producers": lambda: frame(
+        61, 0, b"\2\x0aneighbour" + write_uvarint(FEW + 1) + bytes(4 * FEW) + b"\0\0", tags=b"\0"
+    ),
     "most epochs": lambda: frame(
         23, 2, struct.pack(">ih", 1, 9) + b"neighbour" + struct.pack(">i", MOST) + struct.pack(">iii", 0, -1, 0) * MOST
     ),

@@ -32,7 +32,7 @@ CHANGES_MAX: Final = 1_000
 """Rules or filters of one request."""
 
 
-@api(ApiKey.DESCRIBE_ACLS, first=1, last=3, safe_late=True, error=at_top(resources=()))
+@api(ApiKey.DESCRIBE_ACLS, first=1, last=3, answers_large=True, safe_late=True, error=at_top(resources=()))
 async def describe_acls(call: Call, request: DescribeAclsRequest) -> Any:
     """The rules that a filter selects, by resource pattern."""
     rules = _rules(call)

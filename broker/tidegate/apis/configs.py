@@ -23,6 +23,7 @@ from tidegate.apis import broker_configs, broker_loggers, client_metrics
 from tidegate.apis.call import Call
 from tidegate.apis.group_configs import GROUP, alter_group_configs, describe_group_configs
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.apis.topics import failure
 from tidegate.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
@@ -51,11 +52,12 @@ _ADMINISTRATORS: Final = "default"
     last=4,
     away=ErrorCode.request_timed_out,
     safe_late=True,
+    answers_large=True,
     error=error_responses.describe_configs,
 )
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
-    results = [await _describe(call, resource, request) for resource in request.resources]
+    results = [await _describe(call, resource, request) async for resource in in_slices(request.resources, 1)]
     return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))
 
 

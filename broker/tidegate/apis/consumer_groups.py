@@ -204,7 +204,9 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
 # -- ConsumerGroupDescribe
 
 
-@api(ApiKey.CONSUMER_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_consumer_groups)
+@api(
+    ApiKey.CONSUMER_GROUP_DESCRIBE, first=0, last=1, answers_large=True, error=error_responses.describe_consumer_groups
+)
 async def describe(call: Call, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
     """Describe groups and their members; each group succeeds or fails by itself. v1: the type of each member."""
     groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
@@ -21,6 +21,7 @@ from kio.static.primitive import i32
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
 from tidegate.apis.registry import api
+from tidegate.apis.slices import each
 from tidegate.apis.topic_refresh import refresh_again, unknown_topics
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, KafkaError
@@ -44,21 +45,25 @@ GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << 
 
 Group = TypeVar("Group", bound=Any)
 
+_AT_ONCE: Final = 20
+"""Groups of one request that are described or deleted at the same time."""
+
 
 async def describe_each(
     call: Call, group_ids: Iterable[Any], describe: Callable[[Call, Any], Awaitable[Group]], with_operations: bool
 ) -> tuple[Group, ...]:
     """Each group of a request as `describe` has it; those that exist with the permitted operations, if asked for."""
-    groups = await asyncio.gather(*(describe(call, group_id) for group_id in group_ids))
-    if not with_operations:
-        return tuple(groups)
-    return tuple(
-        replace(group, authorized_operations=GROUP_OPERATIONS) if group.error_code is ErrorCode.none else group
-        for group in groups
-    )
+
+    async def one(group_id: Any) -> Group:
+        group = await describe(call, group_id)
+        if not with_operations or group.error_code is not ErrorCode.none:
+            return group
+        return replace(group, authorized_operations=GROUP_OPERATIONS)
+
+    return tuple(await each(group_ids, one, _AT_ONCE))
 
 
-@api(ApiKey.LIST_GROUPS, first=0, last=5, safe_late=True, error=at_top(groups=()))
+@api(ApiKey.LIST_GROUPS, first=0, last=5, answers_large=True, safe_late=True, error=at_top(groups=()))
 async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsResponse:
     """List the groups whose named coordinator is this broker: clients query every broker and merge.
 
@@ -88,7 +93,7 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
     )
 
 
-@api(ApiKey.DESCRIBE_GROUPS, first=0, last=6, safe_late=True, error=error_responses.describe_groups)
+@api(ApiKey.DESCRIBE_GROUPS, first=0, last=6, answers_large=True, safe_late=True, error=error_responses.describe_groups)
 async def describe_groups(call: Call, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
     """Describe groups and their members; each group succeeds or fails by itself.
 
@@ -152,7 +157,7 @@ async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroup
     v3: error messages.
     """
     group_ids = list(dict.fromkeys(request.groups_names))
-    failures = await asyncio.gather(*(_delete(call, group_id) for group_id in group_ids))
+    failures = await each(group_ids, partial(_delete, call), _AT_ONCE)
     return DeleteGroupsResponse(
         throttle_time=NO_TIME,
         results=tuple(

@@ -48,6 +48,7 @@ _AT_ONCE: Final = 64
     last=5,
     away=ErrorCode.kafka_storage_error,
     safe_late=True,
+    answers_large=True,
     error=error_responses.describe_log_dirs,
 )
 async def describe_log_dirs(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:

@@ -52,6 +52,8 @@ class Api:
     decoded_bytes_max: int = 16 << 20
     """Largest request that is decoded into objects: above it copying alone stalls the event loop. One with the most
     elements and names of usual length is smaller."""
+    answers_large: bool = False
+    """A short request may have an answer of megabytes, which is encoded in a thread."""
     confirmed: bool = False
     """Answered once what it has written is as durable as `durability` says; a failed request is answered at once."""
     prepared: bool = False

@@ -116,7 +116,7 @@ def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:
     )
 
 
-@api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, error=error_responses.describe_consumer_groups)
+@api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, answers_large=True, error=error_responses.describe_consumer_groups)
 async def describe(call: Call, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Describe share groups and their members; each group succeeds or fails by itself."""
     groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)

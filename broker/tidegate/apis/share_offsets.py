@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import SLICE, each
 from tidegate.apis.topic_rights import may
 from tidegate.errors import (
     GroupIdNotFound,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     )
 
 NO_OFFSET = -1
+_AT_ONCE = 20
+"""Groups, and ends of logs, of one request that are read at the same time."""
 _NO_ID = UUID(int=0)
 
 
@@ -63,10 +66,16 @@ async def _topic(call: Call, operation: Operation, name: str) -> Topic:
 # -- DescribeShareGroupOffsets
 
 
-@api(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, first=0, last=1, error=error_responses.describe_share_group_offsets)
+@api(
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    first=0,
+    last=1,
+    answers_large=True,
+    error=error_responses.describe_share_group_offsets,
+)
 async def describe_offsets(call: Call, request: DescribeShareGroupOffsetsRequest) -> Any:
     """Start offsets of groups, all or those that are named; each group by itself. v1: lag."""
-    groups = await asyncio.gather(*(_describe(call, group) for group in request.groups))
+    groups = await each(request.groups, partial(_describe, call), _AT_ONCE)
     return Fields(throttle_time=NO_TIME, groups=tuple(groups))
 
 
@@ -94,13 +103,19 @@ async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Seque
     topic = await call.context.catalog.find(call.org, name)
     if topic is None:
         return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.none)
-    present = [index for index in indexes if 0 <= index < topic.partition_count]
-    partitions = [SharePartition(topic.topic_id, index) for index in present]
-    found = dict(zip(present, await call.context.shares.records.progress(keys, partitions), strict=True))
+    present = [index for index in dict.fromkeys(indexes) if 0 <= index < topic.partition_count]
+    found: dict[int, Progress] = {}
     ends: dict[int, int] = {}
-    for index, progress in found.items():
-        if progress.start >= 0:
+
+    async def read_end(index: int) -> None:
+        if found[index].start >= 0:
             ends[index] = (await call.context.logs.partition(topic, index).latest()).high_watermark
+
+    for at in range(0, len(present), SLICE):
+        part = present[at : at + SLICE]
+        partitions = [SharePartition(topic.topic_id, index) for index in part]
+        found |= zip(part, await call.context.shares.records.progress(keys, partitions), strict=True)
+        await each(part, read_end, _AT_ONCE)
     return _described(name, topic.topic_id, indexes, found, ends, ErrorCode.none)
 
 

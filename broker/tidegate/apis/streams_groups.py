@@ -241,7 +241,7 @@ def _internal(sent: asked.TopicInfo) -> InternalTopic:
 # -- StreamsGroupDescribe
 
 
-@api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=1, error=error_responses.describe_streams_groups)
+@api(ApiKey.STREAMS_GROUP_DESCRIBE, first=0, last=1, answers_large=True, error=error_responses.describe_streams_groups)
 async def describe(
     call: Call, request: describing_v1.StreamsGroupDescribeRequest
 ) -> describing_v1.StreamsGroupDescribeResponse:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import each
 from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
@@ -36,13 +38,21 @@ if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_AT_ONCE: Final = 20
+"""Partitions, and transactional ids, of one request that are read at the same time."""
 _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
 
 
 # -- transactional ids
 
 
-@api(ApiKey.LIST_TRANSACTIONS, first=0, last=2, error=at_top(unknown_state_filters=(), transaction_states=()))
+@api(
+    ApiKey.LIST_TRANSACTIONS,
+    first=0,
+    last=2,
+    answers_large=True,
+    error=at_top(unknown_state_filters=(), transaction_states=()),
+)
 async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any:
     """Transactional ids that this broker is named for. v1: started longer ago. v2: a pattern of the whole id."""
     pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
@@ -85,10 +95,10 @@ async def _named_shards(call: Call) -> list[int]:
     return [shard for shard in await used_shards(call.store) if coordinator_of(shard, brokers).node_id == own]
 
 
-@api(ApiKey.DESCRIBE_TRANSACTIONS, first=0, last=0, error=error_responses.describe_transactions)
+@api(ApiKey.DESCRIBE_TRANSACTIONS, first=0, last=0, answers_large=True, error=error_responses.describe_transactions)
 async def describe_transactions(call: Call, request: DescribeTransactionsRequest) -> Any:
     """State, producer and partitions of transactional ids."""
-    states = [await _described(call, transactional_id) for transactional_id in request.transactional_ids]
+    states = await each(request.transactional_ids, partial(_described, call), _AT_ONCE)
     return Fields(throttle_time=NO_TIME, transaction_states=tuple(states))
 
 
@@ -123,12 +133,12 @@ async def _described(call: Call, transactional_id: str) -> Any:
 # -- partitions
 
 
-@api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, error=error_responses.describe_producers)
+@api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, answers_large=True, error=error_responses.describe_producers)
 async def describe_producers(call: Call, request: DescribeProducersRequest) -> Any:
     """The idempotent and transactional producers of partitions, with their open transactions."""
     topics = []
     for asked in request.topics:
-        partitions = [await _producers(call, asked.name, index) for index in asked.partition_indexes]
+        partitions = await each(asked.partition_indexes, partial(_producers, call, asked.name), _AT_ONCE)
         topics.append(Fields(name=asked.name, partitions=tuple(partitions)))
     return Fields(throttle_time=NO_TIME, topics=tuple(topics))
 

@@ -32,6 +32,8 @@ STORED: Final = Offload("open-stored")
 """Stored batches that are searched by timestamp."""
 DECODED: Final = Offload("decode")
 """Large requests."""
+ENCODED: Final = Offload("encode")
+"""Large answers."""
 CONVERTED: Final = Offload("convert-fetched")
 """Batches that are sent as message sets."""
 COMPACTED: Final = Offload("compact")

@@ -10,7 +10,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.errors import KafkaError, StoreUnavailable
-from tidegate.log.offload import DECODED
+from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.schema_walk import DecodeError
@@ -87,8 +87,8 @@ async def _run_task(pending: PendingRequest, request: Any, large: bool = False) 
         written = isinstance(response, bytes | list)
         if written:
             body = response
-        elif large:
-            body = await DECODED.run(codec.encode, pending.api_key, pending.version, response)
+        elif large or pending.route.answers_large:
+            body = await ENCODED.run(codec.encode, pending.api_key, pending.version, response)
         else:
             body = codec.encode(pending.api_key, pending.version, response)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer

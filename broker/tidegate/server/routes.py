@@ -26,6 +26,7 @@ class Route:
     """One version of one served API, with everything that dispatching its requests needs."""
 
     __slots__ = (
+        "answers_large",
         "away",
         "changes_state",
         "decode",
@@ -59,6 +60,7 @@ class Route:
         self.away = api.away
         self.error = api.error
         self.decoded_bytes_max = api.decoded_bytes_max
+        self.answers_large = api.answers_large
         self.changes_state = not api.safe_late
         """Not executed after a stall longer than clients wait for a reply (see `server.stalls`)."""
         self.plain = api.inline and not self.exclusive
