@@ -6,6 +6,7 @@ The table over all keys, with real clients, is `tests/chaos/test_lost_keys.py`.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -15,7 +16,10 @@ from tests.support.groups import Peer, World, answer
 from tests.support.logs import TOPIC, append, broker, given_log, read_all
 from tidegate.groups.expiry import expire_group, verify_index
 from tidegate.groups.model import GroupState
+from tidegate.log.compaction import compact
 from tidegate.log.loading import LogLost
+from tidegate.records.batch import Batch
+from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.store.wrong_types import type_of
@@ -162,6 +166,21 @@ async def test_meta_lost_log_is_served_and_appended(store: Store, settings: Sett
             assert (await log.end_offset()).high_watermark == 9
         assert [event["event"] for event in events if event["event"] == "log_meta_rebuilt"] == ["log_meta_rebuilt"]
         assert (await log.epoch_end(0))[1] <= 9
+
+
+async def test_producers_lost_log_is_trimmed_and_compacted(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings, entry_bytes_max=1) as logs:
+        config = replace(TOPIC.config, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+        log = logs.partition(replace(TOPIC, config=config), 0)
+        for _ in range(9):
+            await append(log, Batch.parse(build_batch([NewRecord(b"1", b"k", 1_000)])))
+        assert await log.delete_records(2) == 2
+        await store.command("DEL", log.keys.producers)
+        assert await log.delete_records(4) == 4
+        await store.command("DEL", log.keys.producers)
+        assert await compact(log, 9) is not None
+        assert [batch.base_offset for batch in await read_all(log)] == [7, 8]
 
 
 async def test_meta_of_deleted_topic_is_not_rebuilt(store: Store, settings: Settings) -> None:

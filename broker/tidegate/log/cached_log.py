@@ -115,5 +115,8 @@ class CachedLog(OpenPartition, ABC):
         """Write the pending estimates and index entries."""
 
     @abstractmethod
-    async def save_producers(self, view: LogState) -> None:
-        """Save the producer table as of the state's end. Raises StoreUnavailable, UnknownTopicOrPartition."""
+    async def save_producers(self, view: LogState, offset: int) -> None:
+        """Save the producer table as of the state's end, unless Redis has one of `offset` or above.
+
+        Raises StoreUnavailable, UnknownTopicOrPartition.
+        """

@@ -243,8 +243,7 @@ class _Round:
     async def run(self) -> None:
         """Fill the new stream and swap it in. Raises as `compact`."""
         log, view, plan, keys = self._log, self._view, self._plan, self._log.keys
-        if view.snapshot_offset < plan.end:
-            await log.progress.save_now(view)
+        await log.save_producers(view, plan.end)
         began = await log.store.run(BEGIN_COMPACTION, [keys.log, self._key, keys.meta], _ABANDONED_MS)
         try:
             if (int(began[0]), int(began[2])) != (view.failover_epoch, view.log_version):

@@ -327,9 +327,10 @@ class PartitionLog(CachedLog):
         """Write the pending estimates and index entries."""
         self.progress.write()
 
-    async def save_producers(self, view: LogState) -> None:
-        """Save the producer table as of the state's end. Raises StoreUnavailable, UnknownTopicOrPartition."""
-        await self.progress.save_now(view)
+    async def save_producers(self, view: LogState, offset: int) -> None:
+        """See `CachedLog.save_producers`."""
+        if int(await self.store.command("HGET", self.keys.producers, "offset") or 0) < offset:
+            await self.progress.save_now(view)
 
     def appended(self, view: LogState, entry: Entry) -> None:
         """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""

@@ -115,13 +115,10 @@ class Progress:
         if self._saving:
             return
         self._saving = True
-        offset = view.end
         view.unsaved_bytes = view.unsaved_entries = 0
 
-        def saved(reply: Any) -> None:
+        def saved(_: Any) -> None:
             self._saving = False
-            if not isinstance(reply, Failure) and reply[0] == 0 and reply[1] == 1:
-                view.snapshot_offset = max(view.snapshot_offset, offset)
 
         keys, head, states = self._log.keys, *self._snapshot(view)
 
@@ -143,10 +140,9 @@ class Progress:
 
     async def save_now(self, view: LogState) -> None:
         """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
-        keys, offset = self._log.keys, view.end
+        keys = self._log.keys
         args = await _formatted(*self._snapshot(view))
         await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *args)
-        view.snapshot_offset = max(view.snapshot_offset, offset)
 
     def _snapshot(self, view: LogState) -> tuple[list[Arg], list[tuple[int, ProducerState]]]:
         """The first arguments of the script, and the states as of now, which are immutable."""

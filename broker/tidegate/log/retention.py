@@ -110,8 +110,7 @@ class Rule(NamedTuple):
 
 async def trim(log: CachedLog, view: LogState, kept: Kept) -> int:
     """Raise both starts and remove the entries below, in slices, after saving the snapshot. Returns the log start."""
-    if view.snapshot_offset < kept.local_start:
-        await log.save_producers(view)
+    await log.save_producers(view, kept.local_start)
     keys = log.keys
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.archive]
     removed = 1
