@@ -31,6 +31,8 @@ _SESSIONLESS_EPOCH: Final = -1
 _NEW_SESSION_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2_147_483_647
 _CANDIDATES_MAX: Final = 16
+PARTITIONS_MAX: Final = 200_000
+"""Partitions of all sessions, about 300 bytes each; clients name them in requests without a session then."""
 _NO_TOPIC_ID: Final = bytes(16)
 
 
@@ -189,6 +191,7 @@ class FetchSessions:
         self._clock = clock
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         self._of_connection: dict[int, set[int]] = {}
+        self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -205,6 +208,8 @@ class FetchSessions:
                 session = self._create(request, by_ids, connection_id, slots)
             fetch_set = session or FetchSet(by_ids)
             fetch_set.want(request)
+            if session is not None:
+                self._partition_count += len(session.wanted)
             return Opened(fetch_set, session.session_id if session is not None else NO_SESSION)
         return self._go_on(request, session_id, epoch, by_ids, connection_id)
 
@@ -216,8 +221,13 @@ class FetchSessions:
             return Opened(None, error=ErrorCode.invalid_fetch_session_epoch)
         if by_ids != session.by_ids:
             return Opened(None, error=ErrorCode.fetch_session_topic_id_error)
+        before = len(session.wanted)
         session.forget(request)
         session.want(request)
+        self._partition_count += len(session.wanted) - before
+        if self._partition_count > PARTITIONS_MAX:
+            self._close(session)
+            return Opened(None, error=ErrorCode.fetch_session_id_not_found)
         if not session.wanted:
             self._close(session)
             return Opened(FetchSet(by_ids))
@@ -231,6 +241,7 @@ class FetchSessions:
         for session_id in self._of_connection.pop(connection_id, ()):
             session = self._sessions.pop(session_id, None)
             if session is not None:
+                self._partition_count -= len(session.wanted)
                 session.close()
 
     def _close_own(self, session_id: int, connection_id: int) -> None:
@@ -241,13 +252,14 @@ class FetchSessions:
     def _close(self, session: Session) -> None:
         session.close()
         del self._sessions[session.session_id]
+        self._partition_count -= len(session.wanted)
         ids = self._of_connection.get(session.connection_id)
         if ids is not None:
             ids.discard(session.session_id)
 
     def _create(self, request: FetchRequest, by_ids: bool, connection_id: int, slots: int) -> Session | None:
         size = sum(len(topic.partitions) for topic in request.topics)
-        if not size or not self._evict_for(size, slots):
+        if not size or not self._evict_for(size, slots) or self._partition_count + size > PARTITIONS_MAX:
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:

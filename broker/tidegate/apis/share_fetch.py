@@ -9,9 +9,9 @@ lets it acquire them, for nobody. Source: KafkaApis.handleShareFetchRequest, Del
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -29,7 +29,7 @@ from tidegate.apis.share_sessions import (
     named,
 )
 from tidegate.errors import InvalidRequest, KafkaError
-from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ReadPartition, SharePartition, ShareSession
+from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
 from tidegate.protocol import codec, error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.share_writers import SharePartitionData
@@ -70,7 +70,8 @@ def share_fetch(call: Call, request: ShareFetchRequest) -> None:
         session = sessions.close(keys, member_id)
     else:
         session = sessions.proceed(keys, member_id, epoch, connection_id)
-        added = _change(session, request, wanted)
+        added = sessions.add(session, (partition for partition, _ in wanted))
+        sessions.forget(session, _forgotten(request))
     follow_connection(call)
     call.context.tasks.start(ShareFetching(call, request, session, added).run())
 
@@ -83,21 +84,10 @@ def _check(request: ShareFetchRequest) -> None:
         raise InvalidRequest("a request that renews locks fetches nothing: its limits are 0")
 
 
-def _change(session: ShareSession, request: ShareFetchRequest, wanted: Any) -> set[SharePartition]:
-    """Add and forget partitions of a session; those that were added."""
-    added = set()
-    for partition, _ in wanted:
-        if partition not in session.partitions:
-            session.partitions[partition] = ReadPartition()
-            added.add(partition)
+def _forgotten(request: ShareFetchRequest) -> Iterator[SharePartition]:
     for topic in request.forgotten_topics_data:
-        if topic.topic_id is None:
-            continue
-        for index in topic.partitions:
-            partition = SharePartition(topic.topic_id, index)
-            if session.partitions.pop(partition, None) is not None and partition not in session.released:
-                session.released.append(partition)
-    return added
+        if topic.topic_id is not None:
+            yield from (SharePartition(topic.topic_id, index) for index in topic.partitions)
 
 
 class ShareFetching:

@@ -15,6 +15,7 @@ import structlog
 from tidegate.apis.call import Call
 from tidegate.apis.share_runs import enough_runs, offered_runs, single_records
 from tidegate.apis.share_sessions import find_topic
+from tidegate.apis.slices import in_slices
 from tidegate.errors import (
     KafkaError,
     KafkaStorageError,
@@ -95,7 +96,7 @@ class ShareReading:
 
     async def _locate(self) -> None:
         """Find the log of each partition, or its error."""
-        for partition in self.order:
+        async for partition in in_slices(self.order):
             log = self.logs.get(partition)
             if log is not None and not log.closed:
                 continue

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis import fetch_sessions
 from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
 from tidegate.apis.log_ends import LogEnds
 from tidegate.protocol.log_writers import FetchPartition
@@ -227,3 +228,19 @@ def test_fetch_session_stores_the_positions_of_its_client(script: list[tuple[str
                 else:
                     del books[connection]
     assert len(sessions.sessions) == len(books) <= 3
+
+
+def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 4)
+    sessions = Sessions()
+    mine = sessions.given_session(("t", 0), ("t", 1))
+    others = sessions.given_session(("t", 0), ("t", 1), connection=OTHERS)
+    assert sessions.ask(request(0, 0, ("t", 5))).session_id == 0, "answered without a session"
+    assert sessions.ask(request(mine, 1, forgotten=[("t", 0)])).error is ErrorCode.none
+    assert sessions.ask(request(mine, 2, ("t", 7))).error is ErrorCode.none
+
+    assert sessions.ask(request(mine, 3, ("t", 8))).error is ErrorCode.fetch_session_id_not_found
+    assert sessions.given_session(("t", 0), ("t", 1)) != 0, "the one that grew has made room"
+    sessions.sessions.close_connection(OTHERS)
+    assert sessions.given_session(("t", 0), ("t", 1)) != 0
+    assert sessions.ask(request(others, 1), connection=OTHERS).error is ErrorCode.fetch_session_id_not_found

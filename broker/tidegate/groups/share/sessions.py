@@ -19,6 +19,8 @@ from tidegate.store.keys import GroupKeys
 FIRST_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2_147_483_647
+PARTITIONS_MAX: Final = 200_000
+"""Share-partitions of all sessions of a broker, about 300 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,11 @@ class ShareSession:
         """Every partition of which the member may have acquired records through this session."""
         return list(dict.fromkeys([*self.partitions, *self.released]))
 
+    @property
+    def size(self) -> int:
+        """How many partitions are remembered."""
+        return len(self.partitions) + len(self.released)
+
 
 class ShareSessions:
     """The share sessions of one broker; `on_ended` gets those that end because their connection is closed."""
@@ -105,6 +112,7 @@ class ShareSessions:
     def __init__(self, sessions_max: int, on_ended: Callable[[ShareSession], None]) -> None:
         self._max, self._on_ended = sessions_max, on_ended
         self._sessions: dict[tuple[str, str], ShareSession] = {}
+        self._size = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -116,6 +124,7 @@ class ShareSessions:
         name = (keys.group, member_id)
         old = self._sessions.pop(name, None)
         if old is not None:
+            self._size -= old.size
             old.supersede()
         if len(self._sessions) >= self._max:
             raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
@@ -126,8 +135,31 @@ class ShareSessions:
                 if partition in session.partitions:
                     session.partitions[partition] = found
             session.released = [one for one in old.all_partitions() if one not in session.partitions]
+        self._check_limit(session.size)
+        self._size += session.size
         self._sessions[name] = session
         return session
+
+    def add(self, session: ShareSession, wanted: Iterable[SharePartition]) -> set[SharePartition]:
+        """Add partitions to a session; those that are new to it. Raises ShareSessionLimitReached."""
+        added = {partition for partition in wanted if partition not in session.partitions}
+        self._check_limit(len(added))
+        session.partitions.update((partition, ReadPartition()) for partition in added)
+        self._size += len(added)
+        return added
+
+    def forget(self, session: ShareSession, forgotten: Iterable[SharePartition]) -> None:
+        """Read partitions in a session no more; what was acquired of them is released with it."""
+        before, released = session.size, set(session.released)
+        for partition in forgotten:
+            if session.partitions.pop(partition, None) is not None and partition not in released:
+                released.add(partition)
+                session.released.append(partition)
+        self._size += session.size - before
+
+    def _check_limit(self, added: int) -> None:
+        if self._size + added > PARTITIONS_MAX:
+            raise ShareSessionLimitReached(f"the share sessions of this broker have {PARTITIONS_MAX} partitions")
 
     def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
         """The session of a request with its next epoch, which is then taken; another connection may continue with it.
@@ -151,6 +183,7 @@ class ShareSessions:
         session = self._sessions.pop((keys.group, member_id), None)
         if session is None:
             raise ShareSessionNotFound("this broker has no session of the member")
+        self._size -= session.size
         session.supersede()
         return session
 
@@ -159,6 +192,7 @@ class ShareSessions:
         for name, session in list(self._sessions.items()):
             if session.connection_id == connection_id:
                 del self._sessions[name]
+                self._size -= session.size
                 session.is_ended = True
                 session.supersede()
                 self._on_ended(session)
