@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from tests.support.log_broker import Connection
 from tests.support.shares import ACCEPT, ShareWorld, code
 from tests.support.whole_broker import request
+from tidegate.groups.share import offsets
 
 DESCRIBE, ALTER, DELETE, DELETE_GROUPS, LIST_GROUPS, DESCRIBE_GROUPS = 90, 91, 92, 42, 16, 15
 LEGACY_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 33, 74
@@ -338,3 +339,26 @@ async def test_configs_are_described_and_act_at_once(shares: ShareWorld) -> None
     assert values["share.heartbeat.interval.ms"] == ("5000", 5)
     assert values["share.auto.offset.reset"] == ("earliest", 8)
     assert (await a.send_heartbeat(0, subscribed_topic_names=["t1"])).heartbeat_interval == timedelta(seconds=5)
+
+
+async def test_offsets_of_many_partitions_are_altered_in_several_scripts(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One script for all of 10,000 partitions would keep Redis from everybody for half a second."""
+    monkeypatch.setattr(offsets, "_PARTITIONS_AT_ONCE", 2)
+    store, sizes = shares.brokers[1].store, list[int]()
+    run = store.run
+
+    async def watched(script: Any, names: Any, *args: Any) -> Any:
+        if script is offsets.ALTER_OFFSETS:
+            sizes.append((len(names) - 3) // 4)
+        return await run(script, names, *args)
+
+    monkeypatch.setattr(store, "run", watched)
+    await shares.create("many", 5)
+
+    changes = [("many", index, offset) for offset in (7, 3) for index in range(5)]
+    assert await altered(shares, *changes) == " ".join(["NONE"] * 10)
+
+    assert sizes == [2, 2, 1]
+    assert [await shares.start_offset("many", index) for index in range(5)] == [3] * 5

@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import SLICE, each
+from tidegate.apis.slices import SLICE, each, in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.errors import (
     GroupIdNotFound,
@@ -152,19 +152,19 @@ async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> A
     """
     keys = _keys(call, request.group_id)
     await _expire(call, keys)
-    changes: list[tuple[SharePartition, str, int]] = []
+    changes: dict[SharePartition, tuple[str, int]] = {}
     altered: dict[UUID, Topic] = {}
     responses = []
     for topic in request.topics:
         found, error = await _found(call, topic.topic_name)
         results = []
-        for one in topic.partitions:
+        async for one in in_slices(topic.partitions):
             failure = error
             if found is not None and not 0 <= one.partition_index < found.partition_count:
                 failure = UnknownTopicOrPartition()
             if found is not None and failure is None:
                 partition = SharePartition(found.topic_id, one.partition_index)
-                changes.append((partition, topic.topic_name, max(one.start_offset, 0)))
+                changes[partition] = topic.topic_name, max(one.start_offset, 0)
                 altered[found.topic_id] = found
             results.append(_result(failure, partition_index=one.partition_index))
         topic_id = _NO_ID if found is None else found.topic_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -74,17 +74,20 @@ async def remove_partitions(
         await store.run(REMOVE_PARTITIONS, names, int(must_be_empty), *(one.name for one in part))
 
 
-async def alter_offsets(store: Store, keys: GroupKeys, offsets: Sequence[tuple[SharePartition, str, int]]) -> None:
-    """Set start offsets: (share-partition, topic name, offset).
+async def alter_offsets(store: Store, keys: GroupKeys, offsets: Mapping[SharePartition, tuple[str, int]]) -> None:
+    """Set start offsets: share-partition -> topic name, offset; not all at once.
 
     Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
     """
-    partitions = [partition for partition, _, _ in offsets]
-    names = [keys.group, keys.shares, keys.shard_keys.groups, *_keys_of(keys, partitions)]
-    args = [keys.ref, candidate(keys)]
-    for partition, topic, offset in offsets:
-        args += (partition.name, topic, str(offset))
-    await store.run(ALTER_OFFSETS, names, *args)
+    partitions = list(offsets)
+    for at in range(0, max(len(partitions), 1), _PARTITIONS_AT_ONCE):
+        part = partitions[at : at + _PARTITIONS_AT_ONCE]
+        names = [keys.group, keys.shares, keys.shard_keys.groups, *_keys_of(keys, part)]
+        args = [keys.ref, candidate(keys)]
+        for partition in part:
+            topic, offset = offsets[partition]
+            args += (partition.name, topic, str(offset))
+        await store.run(ALTER_OFFSETS, names, *args)
 
 
 async def forget_topic(store: Store, org: str, topic_id: UUID, partition_count: int) -> None:
