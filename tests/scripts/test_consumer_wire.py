@@ -12,6 +12,7 @@ import pytest
 from tests.support.consumer_wire import HEARTBEAT, JOIN, LEAVE, LIST, Wire, code, wire_of
 from tests.support.members import subscription
 from tests.support.valkey import ValkeyServer
+from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.protocol.schemas import load_request_schema
 
 
@@ -135,6 +136,30 @@ async def test_scenario_35_leave_group_removes_members(wire: Wire) -> None:
     await wire.join("b", "t4")
     assert await leave(member_id="b") == "NONE"
     assert await leave(member_id="b") == "UNKNOWN_MEMBER_ID"
+
+
+async def test_leave_group_removes_many_members_in_one_decision(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "abc":
+        await wire.join(name, "t4")
+    decided: list[int] = []
+    decide = ConsumerGroups._decide
+
+    async def watched(self: ConsumerGroups, keys: Any, works: Any) -> Any:
+        decided.append(len(works))
+        return await decide(self, keys, works)
+
+    monkeypatch.setattr(ConsumerGroups, "_decide", watched)
+    schema: Any = load_request_schema(LEAVE, 5)
+    module = __import__(schema.__module__, fromlist=["x"])
+    members = tuple(
+        module.MemberIdentity(member_id=name, group_instance_id=None, reason=None) for name in ("a", "x", "b")
+    )
+
+    answer = await wire.client.ask(schema(group_id=wire.group, members=members))
+
+    assert [code(one) for one in answer.members] == ["NONE", "UNKNOWN_MEMBER_ID", "NONE"]
+    assert decided == [3]
+    assert [one.member_id for one in (await wire.describe()).members] == ["c"]
 
 
 async def test_scenario_54_and_55_describe_list_and_delete(wire: Wire) -> None:

@@ -25,6 +25,7 @@ from tidegate.apis.epoch_groups import answer_heartbeat, assigned_topics, undesc
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
+from tidegate.apis.slices import SLICE, each
 from tidegate.apis.topic_rights import may
 from tidegate.errors import (
     GroupIdNotFound,
@@ -187,18 +188,18 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
     host, client_id = f"/{call.client.host}", call.client_id or ""
     kind = "member_left" if len(leaving) == 1 and leaving[0].member_id else "member_removed"
     detail = "" if kind == "member_left" else f"{host} {client_id}"
-    codes: list[int] = []
-    for member in leaving:
+
+    async def remove(member: Leaving) -> int:
         removal = Removal(member.member_id, member.instance_id, kind, member.reason[:REASON_LENGTH_MAX], detail)
         try:
             await call.context.consumers.groups.run(keys, removal)
         except GroupIdNotFound:
-            codes.append(ErrorCode.unknown_member_id.value)
+            return ErrorCode.unknown_member_id.value
         except KafkaError as error:
-            codes.append(error.code.value)
-        else:
-            codes.append(ErrorCode.none.value)
-    return codes
+            return error.code.value
+        return ErrorCode.none.value
+
+    return await each(leaving, remove, SLICE)  # one decision for all of a slice
 
 
 # -- ConsumerGroupDescribe
