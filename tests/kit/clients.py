@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AiokafkaPartition
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError
 from aiokafka.errors import KafkaError as AiokafkaError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -137,6 +137,15 @@ class LibrdkafkaWriter(Writer):
             self.session.fatal.append(f"{self.name}: fatal: {error}")
 
 
+async def _started(client: Any) -> None:
+    """Start a client of aiokafka, which gives up at once where every broker is down."""
+    while True:
+        try:
+            return await client.start()  # type: ignore[no-any-return]
+        except KafkaConnectionError:
+            await asyncio.sleep(0.2)
+
+
 class AiokafkaWriter(Writer):
     """aiokafka's producer."""
 
@@ -156,7 +165,7 @@ class AiokafkaWriter(Writer):
         producer = AIOKafkaProducer(
             bootstrap_servers=self.session.bootstrap, client_id=self.name, enable_idempotence=True, linger_ms=2
         )
-        await producer.start()
+        await _started(producer)
         waiting: set[asyncio.Task[None]] = set()
         for index in itertools.cycle(range(self.session.partition_count)):
             if self._over.is_set():
@@ -374,6 +383,7 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
 
     def start(self) -> None:
         self._over = asyncio.Event()
+        self._is_closing = False
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
@@ -393,7 +403,7 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
             auto_offset_reset="earliest",
         )
         self._consumer.subscribe([self.session.topic], listener=self)
-        await self._consumer.start()
+        await _started(self._consumer)
         committing, fetching = Every(COMMIT_EVERY_S, _seconds), Every(FETCH_EVERY_S, _seconds)
         while not self._over.is_set():
             began = now_ns()
@@ -408,6 +418,7 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
                 await asyncio.sleep(0.1)
         await self._commit(self.uncommitted(self.owned))
         self.revoked(self.owned)
+        self._is_closing = True
         await self._close()
 
     async def _close(self) -> None:
@@ -446,6 +457,8 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
         self.revoked(gone)
 
     async def on_partitions_assigned(self, assigned: Any) -> None:
+        if self._is_closing:  # the end of a join that it was in; it reads nothing, and leaves
+            return
         generation, member_id = self._coordinator.generation, self._coordinator.member_id
         self.assigned((tp.partition for tp in assigned), generation, member_id)
 
