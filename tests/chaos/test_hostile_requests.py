@@ -182,6 +182,7 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
     "most delete topics": lambda: frame(
         20, 3, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000) + struct.pack(">i", 1_000)
     ),
+    "most leave group": lambda: frame(13, 3, b"\0\1g" + struct.pack(">i", FEW) + b"\0\1m\xff\xff" * FEW),
     "most describe groups": lambda: frame(
         15, 3, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000) + b"\1"
     ),

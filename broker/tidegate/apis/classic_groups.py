@@ -17,6 +17,7 @@ from tidegate.apis.consumer_groups import leave_consumer_group
 from tidegate.apis.mirroring import note_assigned
 from tidegate.apis.record_groups import note_owners
 from tidegate.apis.registry import api, inline_api
+from tidegate.apis.slices import in_slices
 from tidegate.errors import InconsistentGroupProtocol, InvalidGroupId
 from tidegate.groups import classic
 from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
@@ -224,13 +225,16 @@ async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupRespo
         codes = await leave_consumer_group(call, keys, leaving)
     for code in set(codes) - {ErrorCode.none.value}:
         _LEAVES.error(code)
-    return LeaveGroupResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, members=_left(request.members, codes))
+    return LeaveGroupResponse(
+        throttle_time=NO_TIME, error_code=ErrorCode.none, members=await _left(request.members, codes)
+    )
 
 
-def _left(members: Sequence[Any], codes: Sequence[int]) -> tuple[MemberResponse, ...]:
-    return tuple(
+async def _left(members: Sequence[Any], codes: Sequence[int]) -> tuple[MemberResponse, ...]:
+    left = [
         MemberResponse(
             member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=ErrorCode(code)
         )
-        for member, code in zip(members, codes, strict=True)
-    )
+        async for member, code in in_slices(zip(members, codes, strict=True))
+    ]
+    return tuple(left)

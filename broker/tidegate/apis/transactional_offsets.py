@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.apis.transactional_produce import not_in_transaction
 from tidegate.apis.transactions import FENCED_FROM, as_of, code_of, keys_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidProducerEpoch, KafkaError, OffsetMetadataTooLarge
@@ -61,7 +62,7 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
         label = asked.topic_id if by_id else asked.name
         topic = await _topic_of(call, label)
         absent = ErrorCode.unknown_topic_id if by_id and topic is None else ErrorCode.unknown_topic_or_partition
-        for one in asked.partitions:
+        async for one in in_slices(asked.partitions):
             place, metadata = (label, one.partition_index), one.committed_metadata or ""
             if topic is None or not 0 <= one.partition_index < topic.partition_count:
                 codes[place] = absent
@@ -86,20 +87,14 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
         is_checked_last = own is OffsetMetadataTooLarge.code and code is not ErrorCode.none
         return code if own is ErrorCode.none or is_checked_last else own
 
-    return Fields(
-        throttle_time=NO_TIME,
-        topics=tuple(
-            Fields(
-                name=asked.name,
-                topic_id=asked.topic_id,
-                partitions=tuple(
-                    Fields(partition_index=one.partition_index, error_code=result(asked, one.partition_index))
-                    for one in asked.partitions
-                ),
-            )
-            for asked in request.topics
-        ),
-    )
+    topics = []
+    for asked in request.topics:
+        partitions = [
+            Fields(partition_index=one.partition_index, error_code=result(asked, one.partition_index))
+            async for one in in_slices(asked.partitions)
+        ]
+        topics.append(Fields(name=asked.name, topic_id=asked.topic_id, partitions=tuple(partitions)))
+    return Fields(throttle_time=NO_TIME, topics=tuple(topics))
 
 
 async def _topic_of(call: Call, label: Any) -> Topic | None:

@@ -14,6 +14,7 @@ from kio.static.primitive import i16
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.errors import (
     InvalidProducerEpoch,
     InvalidRequest,
@@ -117,7 +118,7 @@ async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction
     try:
         for asked in topics:
             topic = await call.context.catalog.find(call.org, asked.name)
-            for index in asked.partitions:
+            async for index in in_slices(asked.partitions):
                 if topic is None or not 0 <= index < topic.partition_count:
                     refused[asked.name, index] = UnknownTopicOrPartition.code
                 else:
@@ -137,16 +138,14 @@ async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction
             return refused.get((name, index), OperationNotAttempted.code)
         return TransactionAbortable.code if partitions.get((name, index)) in outside else code
 
-    return tuple(
-        Fields(
-            name=asked.name,
-            results_by_partition=tuple(
-                Fields(partition_index=index, partition_error_code=result(asked.name, index))
-                for index in asked.partitions
-            ),
-        )
-        for asked in topics
-    )
+    answered = []
+    for asked in topics:
+        results = [
+            Fields(partition_index=index, partition_error_code=result(asked.name, index))
+            async for index in in_slices(asked.partitions)
+        ]
+        answered.append(Fields(name=asked.name, results_by_partition=tuple(results)))
+    return tuple(answered)
 
 
 def code_of(error: Exception) -> ErrorCode:
