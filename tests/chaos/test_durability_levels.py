@@ -163,9 +163,8 @@ def test_durability_append_only_file_every_second_keeps_what_was_written_if_only
 
 def test_durability_fsynced_acknowledges_only_what_is_on_the_disk() -> None:
     """The disk stands still: writes reach the server, and nothing is acknowledged until they are on it."""
-    with server_with(*AOF, "no") as server, broker_on(server, "fsynced") as broker:
+    with server_with(*AOF, "always") as server, broker_on(server, "fsynced") as broker:
         client = redis.Redis(port=server.port)
-        client.config_set("appendfsync", "everysec")
         assert broker.produce(10) == 10
         client.config_set("appendfsync", "no")  # from now on nobody asks the disk to write
         on_disk = append_only_file(server).stat().st_size
