@@ -19,9 +19,10 @@ from tests.support.tls import Authority, TlsServer, tls_server_binary
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
-from tidegate.errors import NotEnoughReplicasAfterAppend, StoreUnavailable
+from tidegate.errors import ChangeNotConfirmed, NotEnoughReplicasAfterAppend, StoreUnavailable
 from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
 from tidegate.groups.expiry import EXPIRE_GROUP
+from tidegate.log.durability import Durability
 from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
@@ -422,6 +423,31 @@ async def test_log_is_proved_by_replicas_of_its_own_node() -> None:
                 reported = await asyncio.gather(*outcomes, return_exceptions=True)
 
                 assert [isinstance(one, NotEnoughReplicasAfterAppend) for one in reported] == [False, True, False]
+        finally:
+            await store.close()
+
+
+async def test_change_is_confirmed_while_a_node_that_lost_its_slots_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.store.redis_cluster._REDIRECT_TARGET_S", 2 * PATIENCE_S)
+    with Sharded() as own:
+        store = Store(Settings(redis_url=own.url, durability="replicated:1"))
+        await store.start()
+        try:
+            assert store.cluster is not None
+            durability, replaced, nodes = Durability(store), own.owner(MOVING), store.nodes
+            await asyncio.to_thread(own.hand_over, replaced)
+            await asyncio.to_thread(own.in_sync)
+            await until(lambda: port_of(store, MOVING) != replaced.port)
+            await store.wait_up(MOVING)
+            await until(lambda: store.node(MOVING).up)
+            assert len(store.nodes) == len(nodes) + 1
+
+            async with durability.confirmed():
+                await store.command("SET", MOVING, "1")
+
+            with pytest.raises(ChangeNotConfirmed):
+                async with durability.confirmed():  # as if a key of the change was there, by ASK
+                    store.cluster.redirect_target(("127.0.0.1", replaced.port))
         finally:
             await store.close()
 

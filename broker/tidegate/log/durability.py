@@ -52,18 +52,21 @@ class Durability:
 
     @asynccontextmanager
     async def confirmed(self, *nodes: Node) -> AsyncIterator[None]:
-        """Prove what the body has written to the nodes, by default to all; not if it raises.
+        """Prove what the body has written to the nodes, by default to all that it may write to; not if it raises.
 
         Raises ChangeNotConfirmed if that is not proved, or a connection ended: the proof may be another server's then.
         """
         if self.immediate:
             yield
             return
-        written = nodes or tuple(self._nodes)
-        connections = [node.control.failover_epoch for node in written]
+        began = asyncio.get_running_loop().time()
+
+        def connections() -> dict[Node, int]:
+            return {node: node.control.failover_epoch for node in nodes or self._store.written_since(began)}
+
+        written = connections()
         yield
-        proved = await asyncio.gather(*map(self._is_proved, written))
-        if not all(proved) or connections != [node.control.failover_epoch for node in nodes or tuple(self._nodes)]:
+        if not all(await asyncio.gather(*map(self._is_proved, written))) or written != connections():
             raise ChangeNotConfirmed("the change is stored, but not as durable as the setting `durability` says")
 
     def confirmed_if_sharded(self, node: Node) -> AbstractAsyncContextManager[None]:

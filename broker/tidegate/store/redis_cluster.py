@@ -97,6 +97,11 @@ class RedisCluster:
         """Every primary, including those without slots so far."""
         return list(self._nodes.values())
 
+    def written_since(self, time_s: float) -> list[Node]:
+        """Every primary with slots, or that a redirect named since then: a command may have followed it by ASK."""
+        owners = set(self._slots)
+        return [node for node in self.nodes if node in owners or node.used_at >= time_s]
+
     def at(self, place: Place) -> Node:
         """The node at a place, created if unknown."""
         node = self._nodes.get(place)
