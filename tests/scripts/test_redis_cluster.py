@@ -427,7 +427,7 @@ async def test_log_is_proved_by_replicas_of_its_own_node() -> None:
             await store.close()
 
 
-async def test_change_is_confirmed_while_a_node_that_lost_its_slots_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_is_confirmed_while_a_node_without_slots_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.store.redis_cluster._REDIRECT_TARGET_S", 2 * PATIENCE_S)
     with Sharded() as own:
         store = Store(Settings(redis_url=own.url, durability="replicated:1"))

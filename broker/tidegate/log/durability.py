@@ -59,10 +59,11 @@ class Durability:
         if self.immediate:
             yield
             return
-        began = asyncio.get_running_loop().time()
+        cluster, began = self._store.cluster, asyncio.get_running_loop().time()
 
         def connections() -> dict[Node, int]:
-            return {node: node.control.failover_epoch for node in nodes or self._store.written_since(began)}
+            written = nodes or (self._store.nodes if cluster is None else cluster.written_since(began))
+            return {node: node.control.failover_epoch for node in written}
 
         written = connections()
         yield

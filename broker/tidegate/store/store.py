@@ -118,10 +118,6 @@ class Store:
         """Every known primary."""
         return [self.metadata_node] if self.cluster is None else self.cluster.nodes
 
-    def written_since(self, time_s: float) -> list[Node]:
-        """The primaries that may have got writes since a loop time: not those without slots that are left soon."""
-        return [self.metadata_node] if self.cluster is None else self.cluster.written_since(time_s)
-
     @property
     def links(self) -> list[Link]:
         """Every lane of every node, and the pub/sub link."""
