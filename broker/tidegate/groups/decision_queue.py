@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -23,17 +24,19 @@ Computed = TypeVar("Computed")
 
 INLINE_SIZE_MAX: Final = 200
 """The topics of all members together, and a tenth of their partitions: up to it a decision takes some milliseconds."""
+_THREAD: Final = ThreadPoolExecutor(1, "decisions")
+"""One, as several that compute would keep the interpreter lock from the event loop for hundreds of milliseconds."""
 
 logger = structlog.get_logger()
 
 
 async def computed(sizes: Iterable[int], compute: Callable[[], Computed]) -> Computed:
-    """Compute a decision, in a thread if it compares more subscriptions or partitions than `INLINE_SIZE_MAX`."""
+    """Compute a decision, in the thread if it compares more subscriptions or partitions than `INLINE_SIZE_MAX`."""
     size = 0
     for one in sizes:
         size += one
         if size > INLINE_SIZE_MAX:
-            return await asyncio.to_thread(compute)
+            return await asyncio.get_running_loop().run_in_executor(_THREAD, compute)
     return compute()
 
 
