@@ -41,12 +41,14 @@ class Replicas:
     def __init__(self, broker: WholeBroker) -> None:
         self.have_all = True
         self.connection_ends = False
+        self.asked = 0
         self.broker = broker
         self._tasks: set[asyncio.Future[None]] = set()
         broker.context.logs.durability.prove = self.prove  # type: ignore[method-assign]
         broker.context.offsets._prove = broker.context.shares.records.prove = self.prove
 
     def prove(self, node: Node, on_proved: Callable[[bool], None]) -> None:
+        self.asked += 1
         self._tasks.add(asyncio.ensure_future(self._answer(node, on_proved)))
 
     async def _answer(self, node: Node, on_proved: Callable[[bool], None]) -> None:
@@ -278,3 +280,21 @@ async def test_transaction_in_redis_cluster_is_complete_once_its_offsets_are_pro
     await coordinator.completion.complete(keys)
     assert (await producer.try_end(True))[0] is NONE
     assert await brokers.committed("orders", stable=True) == (NONE, 8)
+
+
+@pytest.mark.usefixtures("sharded")
+async def test_end_of_a_transaction_in_redis_cluster_proves_its_decision_once(
+    brokers: Brokers, replicas: Replicas
+) -> None:
+    """With `fsynced` each proof takes up to a second, and the producer's next transaction waits."""
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("orders", 7) is NONE
+    records = brokers.all[0].context.transactions.records
+    replicas.asked = 0
+
+    await producer.end(True)
+
+    async with asyncio.timeout(60):
+        while (ended := await records.read(records.keys("default", "T"))) and ended.state.is_prepared:
+            await asyncio.sleep(0.01)
+    assert replicas.asked == 2, "the decision, and the offsets"

@@ -51,23 +51,25 @@ class Completion:
         self._logs = logs
         self._running: SingleFlight[str] = SingleFlight()
 
-    async def complete(self, keys: TransactionKeys, one: Transaction | None = None) -> None:
+    async def complete(
+        self, keys: TransactionKeys, one: Transaction | None = None, *, is_confirmed: bool = False
+    ) -> None:
         """Complete the transaction of an id if it is decided; `one` is its record if the caller just wrote it.
 
-        Raises KafkaError if that was not possible yet.
+        `is_confirmed`: the record is as durable as `durability` says. Raises KafkaError if that was not possible yet.
         """
         decided = one if one is not None else await self._records.read(keys)
         if decided is not None and decided.state.is_prepared:
-            await self._running.do(decided.version, lambda: self._complete(keys, decided))
+            await self._running.do(decided.version, lambda: self._complete(keys, decided, is_confirmed))
 
     async def close(self) -> None:
         """Stop; other brokers complete what is left."""
         await self._running.close()
 
-    async def _complete(self, keys: TransactionKeys, one: Transaction) -> None:
+    async def _complete(self, keys: TransactionKeys, one: Transaction, is_confirmed: bool) -> None:
         for attempt in range(1, _TRIES + 1):
             try:
-                await self._carry_out(keys, one)
+                await self._carry_out(keys, one, is_confirmed)
                 await self._records.write(keys, one, transitions.complete(one))  # refused: another broker has done it
                 return
             except KafkaError as error:
@@ -76,13 +78,14 @@ class Completion:
                     raise
                 await asyncio.sleep(_PAUSE_S * attempt)
 
-    async def _carry_out(self, keys: TransactionKeys, one: Transaction) -> None:
+    async def _carry_out(self, keys: TransactionKeys, one: Transaction, is_confirmed: bool) -> None:
         is_commit = one.state is State.PREPARE_COMMIT
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         marker = Marker(one.producer_id, one.epoch, kind, one.ended_ms)
         confirmed = self._logs.durability.confirmed_if_sharded
-        async with confirmed(self._store.node(keys.transaction)):
-            pass  # the decision, before what follows it
+        if not is_confirmed:
+            async with confirmed(self._store.node(keys.transaction)):
+                pass  # the decision, before what follows it
         for group in sorted(one.groups):
             group_keys = self._store.group_keys(keys.org, group)
             async with confirmed(self._store.node(group_keys.group)):

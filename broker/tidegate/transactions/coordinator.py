@@ -121,7 +121,7 @@ class Coordinator:
         async with self._confirmed(keys):
             one = await self._change(keys, decide)
         if one.state.is_prepared:
-            task = self.tasks.start(self._complete(keys, one))
+            task = self.tasks.start(self._complete(keys, one, is_confirmed=True))
             await asyncio.wait([task], timeout=COMPLETE_BEFORE_REPLY_S)
         return transitions.next_identity(one)
 
@@ -195,9 +195,9 @@ class Coordinator:
         """Complete a decided transaction in the background."""
         self.tasks.start(self._complete(keys, one))
 
-    async def _complete(self, keys: TransactionKeys, one: Transaction | None) -> None:
+    async def _complete(self, keys: TransactionKeys, one: Transaction | None, *, is_confirmed: bool = False) -> None:
         with suppress(KafkaError):  # logged there; the sweep tries again
-            await self.completion.complete(keys, one)
+            await self.completion.complete(keys, one, is_confirmed=is_confirmed)
 
     async def _change(self, keys: TransactionKeys, decide: Callable[[Transaction | None], Transaction]) -> Transaction:
         try:
