@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -417,6 +417,33 @@ async def test_leader_epoch_follows_the_failover_epoch(broker: WholeBroker, stor
     assert Batch.parse(bytes(found.records)).leader_epoch == after.leader_epoch
     assert await log.epoch_end(before.leader_epoch) == (before.leader_epoch, after.log_end_offset)
     assert await log.epoch_end(after.leader_epoch + 1) == (-1, -1)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_batch_with_a_connection_lost_before_its_proof_is_not_acknowledged(
+    brokers: list[WholeBroker], settings: Settings, is_lost: bool
+) -> None:
+    """The proof may be another server's: after a fail-over the same address is another primary."""
+    broker = await WholeBroker(settings.model_copy(update={"durability": "replicated:1"}), 3).start()
+    node, tasks = broker.store.metadata_node, set[asyncio.Future[None]]()
+
+    async def answer(on_proved: Callable[[bool], None]) -> None:
+        if is_lost:
+            node.data_out.reconnect("for the test")
+            await node.data_out.wait_up(30)
+        on_proved(True)
+
+    def prove(on_proved: Callable[[bool], None]) -> None:
+        tasks.add(asyncio.ensure_future(answer(on_proved)))
+
+    broker.context.logs.durability._nodes[node].prove = prove
+    try:
+        await broker.context.catalog.refresh()
+        code = (await produce(broker.client(), batch_bytes(), acks=-1)).error_code
+    finally:
+        await broker.close()
+
+    assert code is (ErrorCode.not_enough_replicas_after_append if is_lost else NONE)
 
 
 async def test_produce_behind_an_unproved_batch_that_was_lost_is_not_out_of_order(

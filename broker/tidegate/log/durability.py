@@ -43,12 +43,20 @@ class Durability:
         return None if self.immediate else self.prove
 
     def prove(self, node: Node, on_proved: OnProved) -> None:
-        """Prove the writes that a node has answered so far, then call. Never calls before it returns."""
+        """Prove the writes that a node has answered so far, then call. Never calls before it returns.
+
+        Nothing is proved if a connection that writes ended meanwhile: the proof may be another server's.
+        """
         proofs = self._nodes.get(node)
         if proofs is None:  # the node was removed meanwhile
             asyncio.get_running_loop().call_soon(on_proved, False)
-        else:
-            proofs.prove(on_proved)
+            return
+        control, data = node.control.failover_epoch, node.data_out.failover_epoch
+
+        def proved(held: bool) -> None:
+            on_proved(held and (node.control.failover_epoch, node.data_out.failover_epoch) == (control, data))
+
+        proofs.prove(proved)
 
     @asynccontextmanager
     async def confirmed(self, *nodes: Node) -> AsyncIterator[None]:
