@@ -227,9 +227,9 @@ def _transaction(value: bytes) -> tuple[int, tuple[int, int, int], dict[str, lis
 async def test_log_134_transaction_states(opened: PublishedTopics, monkeypatch: pytest.MonkeyPatch) -> None:
     decided, complete = asyncio.Event(), Completion.complete
 
-    async def held(*arguments: Any) -> None:
+    async def held(*arguments: Any, **named: Any) -> None:
         await decided.wait()
-        await complete(*arguments)
+        await complete(*arguments, **named)
 
     monkeypatch.setattr(Completion, "complete", held)
     producer = await opened.brokers.producer().init()
