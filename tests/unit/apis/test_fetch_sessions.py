@@ -240,7 +240,7 @@ def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatc
     assert sessions.ask(request(mine, 2, ("t", 7))).error is ErrorCode.none
 
     assert sessions.ask(request(mine, 3, ("t", 8))).error is ErrorCode.fetch_session_id_not_found
-    assert sessions.given_session(("t", 0), ("t", 1)) != 0, "the one that grew has made room"
+    assert sessions.given_session(("t", 0), ("t", 1)) != 0, "the one that grew was evicted"
     sessions.sessions.close_connection(OTHERS)
     assert sessions.given_session(("t", 0), ("t", 1)) != 0
     assert sessions.ask(request(others, 1), connection=OTHERS).error is ErrorCode.fetch_session_id_not_found
