@@ -83,6 +83,8 @@ class Member:
         """Whether an answer of its present round was lost, or is awaited."""
         self._joins: deque[tuple[float, bool]] = deque(maxlen=5)
         """When it joined, and whether after a lost answer: then it may begin a round of its own accord."""
+        self._first_join_s = -1e9
+        """When the first join was sent of those whose answers are unknown until now."""
         self.consuming = False
         self._strays = rng.random() < STRAYS_SHARE
         self._joining = True
@@ -253,6 +255,8 @@ class Member:
             values["reason"] = None
         floor, sent_s = self.history.generation, self.loop.now
         lost, self.join_lost = self.join_lost, True
+        if not lost:
+            self._first_join_s = sent_s
         self._joins.append((sent_s, lost))
         joined = await self._ask(kio.JoinGroupRequest(**values), self.rebalance_timeout_s + 5)
         self.join_lost = lost
@@ -265,8 +269,8 @@ class Member:
         if code is not ErrorCode.none:
             self._note_code(code)
             return None
-        if joined.generation_id > self.generation:
-            self.last_contact_s = sent_s
+        if joined.generation_id > self.generation:  # a repeated join may be answered at once, which renews nothing
+            self.last_contact_s = max(self.last_contact_s, self._first_join_s)
         self.member_id, self.generation = joined.member_id, joined.generation_id
         elected = (joined.leader, joined.protocol_name or "")
         self.history.joined(self, self.member_id, self.generation, elected, floor, sent_s)
