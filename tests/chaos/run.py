@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from bench.clients import newest_java_program
+from bench.jars import PeerUnavailable
 from tests.chaos.runs import TOPOLOGIES, Plan, Report, run_plan
 
 
@@ -29,7 +31,8 @@ def main() -> int:
     seeds = range(first, first + options.seeds)
     reports: list[Report] = []
     with ThreadPoolExecutor(options.jobs) as waiting:
-        plans = [Plan.of(seed, options.seconds, options.redis) for seed in seeds]
+        java = _java()
+        plans = [Plan.of(seed, options.seconds, options.redis, java) for seed in seeds]
         for run in as_completed(waiting.submit(run_alone, plan, options.keep) for plan in plans):
             report = run.result()
             reports.append(report)
@@ -38,6 +41,15 @@ def main() -> int:
                 print(report.details(), flush=True)
     print(table(reports))
     return 1 if any(report.violations for report in reports) else 0
+
+
+def _java() -> tuple[str, ...]:
+    """What starts Java's clients; empty, and said, where they cannot be had."""
+    try:
+        return tuple(newest_java_program("GroupJournal")())
+    except PeerUnavailable as unavailable:
+        print(f"without Java: {unavailable}", flush=True)
+        return ()
 
 
 def run_alone(plan: Plan, keep: Path | None) -> Report:
@@ -78,6 +90,7 @@ def table(reports: Sequence[Report]) -> str:
     kinds = Counter(report.plan.kind for report in reports)
     rows: list[tuple[str, object]] = [
         ("runs", len(reports)),
+        ("  with Java", sum(bool(report.plan.java) for report in reports)),
         *((f"  {kind}", count) for kind, count in sorted(kinds.items())),
         ("runs with violations", sum(bool(report.violations) for report in reports)),
         ("violations", sum(len(report.violations) for report in reports)),

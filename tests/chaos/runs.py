@@ -1,4 +1,4 @@
-"""One seeded run: real clients of two libraries, three brokers, faults; then the history is judged."""
+"""One seeded run: real clients of two or three libraries, three brokers, faults; then the history is judged."""
 
 from __future__ import annotations
 
@@ -16,10 +16,19 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.checker import check, summary
-from tests.kit.clients import AiokafkaReader, AiokafkaWriter, LibrdkafkaReader, LibrdkafkaWriter, Reader, Session
+from tests.kit.clients import (
+    AiokafkaReader,
+    AiokafkaWriter,
+    LibrdkafkaReader,
+    LibrdkafkaWriter,
+    Reader,
+    Session,
+    Writer,
+)
 from tests.kit.cluster import FaultyCluster, faketime
 from tests.kit.faults import Faults
 from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcome, Poll, Removed, Seek, Send
+from tests.kit.java_clients import JavaClients, JavaReader, JavaWriter
 from tests.kit.log_reader import NAME as LOG_READER
 from tests.kit.log_reader import read_logs
 from tests.support.broker_logs import tracebacks
@@ -31,6 +40,8 @@ PARTITIONS: Final = 4
 MEMBERS: Final = 2
 CATCH_UP_S: Final = 90.0
 GROUPS: Final = {"librdkafka": LibrdkafkaReader, "aiokafka": AiokafkaReader}
+JAVA: Final = "java"
+"""The group of Java's members, where the plan has them."""
 SHARDS: Final = 50
 """The default of `coordinator_shards`."""
 TOPOLOGIES: Final = ("one server", "sentinel", "cluster")
@@ -39,7 +50,7 @@ TOPOLOGIES: Final = ("one server", "sentinel", "cluster")
 def slots_in_use() -> list[int]:
     """The slots of the partitions, of the groups' shards, and of the keys that all brokers share."""
     logs = [f"{{default/{TOPIC}:{index}}}" for index in range(PARTITIONS)]
-    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in GROUPS]
+    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in (*GROUPS, JAVA)]
     return [key_slot(key) for key in (*logs, *groups, "{cluster}")]
 
 
@@ -57,15 +68,17 @@ class Plan:
     """Producers of librdkafka, beside one of aiokafka."""
     sharded: bool = False
     """On a Redis Cluster."""
+    java: tuple[str, ...] = ()
+    """What starts Java's clients; empty for none."""
 
     @classmethod
-    def of(cls, seed: int, seconds: float, topology: str | None = None) -> Plan:
+    def of(cls, seed: int, seconds: float, topology: str | None = None, java: tuple[str, ...] = ()) -> Plan:
         """Without a topology: of four runs one has sentinels or a Cluster, and one stepped clocks (libfaketime)."""
         if topology is not None:
-            return cls(seed, seconds, topology == "sentinel", False, sharded=topology == "cluster")
+            return cls(seed, seconds, topology == "sentinel", False, sharded=topology == "cluster", java=java)
         drawn = random.Random(f"plan {seed}").random()
         stepped = drawn > 0.75 and faketime() is not None
-        return cls(seed, seconds, drawn < 0.13, stepped, sharded=0.13 <= drawn < 0.25)
+        return cls(seed, seconds, drawn < 0.13, stepped, sharded=0.13 <= drawn < 0.25, java=java)
 
     @property
     def kind(self) -> str:
@@ -109,21 +122,33 @@ class Run:
         self.history = History()
         self.session = Session(self.history, cluster.bootstrap, TOPIC, PARTITIONS)
         self.faults = Faults(cluster, random.Random(f"faults {plan.seed}"), plan.only, slots_in_use())
-        self.members: dict[str, list[Reader]] = {group: [] for group in GROUPS}
+        self.groups = (*GROUPS, JAVA) if plan.java else tuple(GROUPS)
+        self.members: dict[str, list[Reader]] = {group: [] for group in self.groups}
         self.stuck: list[str] = []
         self._joined = 0
+        self._java = JavaClients(self.session, plan.java) if plan.java else None
+        self._java_kind = self.rng.choice(("classic", "consumer"))
 
     async def live(self) -> None:
         """Clients work while faults come and go; then all is well again, and everything is read to its end."""
+        try:
+            await self._live()
+        finally:
+            if self._java is not None:
+                await self._java.end()
+
+    async def _live(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
         await asyncio.to_thread(admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result, 30)
-        writers = [
+        writers: list[Writer] = [
             AiokafkaWriter(self.session, "w-aiokafka"),
             *(LibrdkafkaWriter(self.session, f"w-librdkafka-{number}") for number in range(self.plan.writers)),
         ]
+        if self._java is not None:
+            writers.append(JavaWriter(self.session, "w-java", self._java))
         for writer in writers:
             writer.start()
-        for group in GROUPS:
+        for group in self.groups:
             for _ in range(MEMBERS):
                 self._join(group)
         await self._warm_up()
@@ -143,12 +168,16 @@ class Run:
     async def _warm_up(self) -> None:
         """Until every group has committed something: what comes after is not about how groups begin."""
         async with asyncio.timeout(60):
-            while {one.group for one in self.history.operations[:] if isinstance(one, Commit)} != set(GROUPS):
+            while {one.group for one in self.history.operations[:] if isinstance(one, Commit)} != set(self.groups):
                 await asyncio.sleep(0.1)
 
     def _join(self, group: str) -> None:
         self._joined += 1
-        member = GROUPS[group](self.session, f"{group}-{self._joined}", group)
+        name = f"{group}-{self._joined}"
+        if self._java is not None and group == JAVA:
+            member: Reader = JavaReader(self.session, name, group, self._java, self._java_kind)
+        else:
+            member = GROUPS[group](self.session, name, group)
         self.members[group].append(member)
         member.start()
 
@@ -158,7 +187,7 @@ class Run:
             try:
                 await asyncio.wait_for(over.wait(), self.rng.uniform(4, 9))
             except TimeoutError:
-                group = self.rng.choice(sorted(GROUPS))
+                group = self.rng.choice(sorted(self.groups))
                 self._join(group)
                 await self.members[group].pop(0).stop()
 
@@ -169,7 +198,7 @@ class Run:
             if isinstance(operation, Send) and operation.outcome is Outcome.OK:
                 ends[operation.partition] = max(ends[operation.partition], operation.offset + 1)
         deadline = time.monotonic() + CATCH_UP_S
-        for group in GROUPS:
+        for group in self.groups:
             while (behind := self._behind(group, ends)) and time.monotonic() < deadline:
                 await asyncio.sleep(0.2)
             if behind:

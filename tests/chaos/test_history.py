@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.clients import newest_java_program
+from bench.jars import PeerUnavailable
 from tests.chaos.runs import Plan, run_plan
 from tests.kit.cluster import faketime
 
@@ -38,6 +40,15 @@ def judge(plan: Plan, rng: random.Random) -> None:
 @pytest.mark.parametrize("plan", RUNS.values(), ids=RUNS)
 def test_history_under_faults_breaks_no_rule(plan: Plan, rng: random.Random) -> None:
     judge(plan, rng)
+
+
+@pytest.mark.peer
+def test_history_with_java_under_faults_breaks_no_rule(rng: random.Random) -> None:
+    try:
+        java = tuple(newest_java_program("GroupJournal")())
+    except PeerUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    judge(Plan(0, 10, replicated=False, stepped_clocks=False, java=java), rng)
 
 
 @pytest.mark.skipif(faketime() is None, reason="libfaketime is not installed")
