@@ -7,7 +7,7 @@ since then, if they are few. Each Redis group of the log keeps its position in t
 KEYS[1]  log       stream  replaced
 KEYS[2]  restored  stream  becomes the log
 KEYS[3]  meta      hash    state, incarnation, log_version, log_start, local_start, bytes;
-                           cleaned, cleaned_bytes: removed, so compaction reads the log from its start
+                           cleaned, cleaned_before, cleaned_bytes: removed, so compaction reads the log from its start
 ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
@@ -45,6 +45,6 @@ if not missing then return { ERROR.NONE, 0 } end
 replace_log.replace(log, restored, meta, missing)
 redis.call("HINCRBY", meta, "bytes", ARGV[5])
 redis.call("HSET", meta, "local_start", ARGV[4], "log_start", string.format("%.0f", math.min(start, tonumber(log_start))))
-redis.call("HDEL", meta, "cleaned", "cleaned_bytes")
+redis.call("HDEL", meta, "cleaned", "cleaned_before", "cleaned_bytes")
 redis.call("PUBLISH", ARGV[7], "restored")
 return { ERROR.NONE, 1 }

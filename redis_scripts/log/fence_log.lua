@@ -6,12 +6,13 @@ starts at the remaining end, before any append under the new failover epoch. The
 1, so that every broker can report the leader epoch of any partition without reading its log.
 
 KEYS[1]  log   stream
-KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes, high_watermark, replid
+KEYS[2]  meta  hash    state, incarnation, epochs, log_start, local_start, log_version, bytes, high_watermark, replid,
+                       cleaned_before
 KEYS[3]  archive  hash  start, end: for a meta that is rebuilt
 ARGV[1]  failover epoch
 Returns  {NONE, log_start, epochs, bytes, number of entries, local_start or nil, log_version or nil, the log's failover
-         epoch, which is not lower, high_watermark as stored or nil, the stream's last id, 1 if the meta was lost and
-         is rebuilt}; safe to run twice
+         epoch, which is not lower, high_watermark as stored or nil, cleaned_before or nil, the stream's last id, 1
+         if the meta was lost and is rebuilt}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or never created
          KAFKA_STORAGE_ERROR         the stream is lost
 ]]
@@ -33,7 +34,10 @@ elseif not has_log then
 end
 
 local epochs = fence(log, meta, ARGV[1], replid())
-local log_start, bytes, local_start, version, failover_epoch, proved =
-  unpack(redis.call("HMGET", meta, "log_start", "bytes", "local_start", "log_version", "incarnation", "high_watermark"))
+local log_start, bytes, local_start, version, failover_epoch, proved, cleaned_before = unpack(redis.call("HMGET", meta,
+  "log_start", "bytes", "local_start", "log_version", "incarnation", "high_watermark", "cleaned_before"))
 local entries = redis.call("XLEN", log)
-return { ERROR.NONE, log_start, epochs, bytes, entries, local_start, version, failover_epoch, proved, last_id(log), rebuilt }
+return {
+  ERROR.NONE, log_start, epochs, bytes, entries, local_start, version, failover_epoch, proved, cleaned_before,
+  last_id(log), rebuilt,
+}

@@ -7,10 +7,15 @@ the new stream has the same last id: an append of a broker that does not know th
 that offset the new stream has gaps, so the producer snapshot must reach it: brokers load the log from there. Each Redis
 group of the log keeps its position in the new stream.
 
+Brokers load the log again, and without the aborted transactions that ended below the previous compacted offset: none of
+their batches is left. An archive may still contain them.
+
 KEYS[1]  log        stream  replaced
 KEYS[2]  compacted  stream  becomes the log
-KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, bytes, cleaned, cleaned_bytes
+KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, bytes, cleaned, cleaned_bytes,
+                            cleaned_before
 KEYS[4]  producers  hash    offset of the snapshot
+KEYS[5]  archive    hash
 ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
 ARGV[3]  log_version then
@@ -32,7 +37,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted, or there is no new stream
 -- @include lib/errors
 -- @include lib/replace_log
 -- @include lib/replid
-local log, compacted, meta, producers = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local log, compacted, meta, producers, archive = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 
 local state, failover_epoch, version, log_start, local_start =
   unpack(redis.call("HMGET", meta, "state", "incarnation", "log_version", "log_start", "local_start"))
@@ -48,6 +53,9 @@ local missing = replace_log.entries_after(log, ARGV[7], tonumber(ARGV[8]))
 if not missing then return { ERROR.NONE, 0 } end
 
 replace_log.replace(log, compacted, meta, missing)
+if redis.call("EXISTS", archive) == 0 then
+  redis.call("HSET", meta, "cleaned_before", redis.call("HGET", meta, "cleaned") or "0")
+end
 redis.call("HSET", meta, "cleaned", ARGV[9], "cleaned_bytes", ARGV[10], "bytes", ARGV[11])
 redis.call("PUBLISH", ARGV[12], "compacted")
 return { ERROR.NONE, 1 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from tests.support import logs
 from tests.support import transactions as support
 from tests.support.transactions import Brokers, brokers_of
 from tidegate.log.compaction import compact
@@ -88,10 +91,13 @@ async def test_log_138_compaction_keeps_committed_values_and_markers(
         assert (await brokers.fetch("t", committed=True, end=11)).last_stable_offset == 11
 
 
-async def test_compaction_drops_commit_markers_without_records(
+async def test_compaction_drops_markers_without_records(
     store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
 ) -> None:
-    """In the compaction after that of the records; not before `delete.retention.ms` is over."""
+    """In the compaction after that of the records; not before `delete.retention.ms` is over.
+
+    An abort marker goes one compaction later: first every broker forgets the transaction.
+    """
     configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     async with brokers_of(settings, 2) as brokers:
         await brokers.create("t", 1, **configs)
@@ -117,15 +123,16 @@ async def test_compaction_drops_commit_markers_without_records(
         assert await markers_after_compaction() == kept
         await transaction(3)
         assert await markers_after_compaction() == [*kept, (7, commit)]
+        assert (await brokers.fetch("t", committed=True)).aborted == []
 
         await brokers.all[0].context.catalog.alter_configs(
             "default", "t", lambda now: now | {"delete.retention.ms": "0"}
         )
         log = log_of(brokers, 0)
         await transaction(4)
-        assert await markers_after_compaction() == [(3, abort), (7, commit), (9, commit)]
+        assert await markers_after_compaction() == [(7, commit), (9, commit)]
         await transaction(5)
-        assert await markers_after_compaction() == [(3, abort), (9, commit), (11, commit)]
+        assert await markers_after_compaction() == [(9, commit), (11, commit)]
 
         values.append((b"x", b"6"))
         await producer.write("t")
@@ -135,3 +142,54 @@ async def test_compaction_drops_commit_markers_without_records(
             found = await brokers.fetch("t", committed=True, end=13)
             read = [one.value for batch in found.batches if not batch.is_control for one in read_records(batch)]
             assert (read, found.last_stable_offset) == ([b"5"], 12)
+
+
+async def test_read_by_a_state_of_an_earlier_log_version_names_no_transaction_without_marker(
+    store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
+) -> None:
+    """A reader that found no abort marker would drop what its producer committed later."""
+    async with brokers_of(settings, 2) as brokers:
+        await brokers.create(
+            "t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+        )
+        producer, log, late = await brokers.producer().init(), log_of(brokers, 0), log_of(brokers, 1)
+        for number, is_commit in enumerate([True, False, True, True, True, True]):
+            values.append((b"%d" % number, b""))
+            await producer.write("t")
+            await producer.end(is_commit)
+            await brokers.fetch("t", end=2 * number + 2)
+            if number == 2:
+                earlier = await late.refresh()
+            if number > 2:
+                await compact(log, (await log.refresh()).end)
+        assert len(earlier.transactions.aborted) == 1
+        await late.refresh()
+
+        late.view, earlier.verified_at = earlier, asyncio.get_running_loop().time()
+        late.pages.clear()
+        found = await logs.read(late, 0, committed=True)
+
+        assert not found.aborted
+        assert [batch.base_offset for batch in logs.batches_of(found) if not batch.is_control] == [0, 4, 6, 8, 10]
+
+
+async def test_compaction_keeps_aborted_transactions_that_an_archive_may_contain(
+    store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
+) -> None:
+    async with brokers_of(settings, 1) as brokers:
+        await brokers.create(
+            "t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
+        )
+        producer, log = await brokers.producer().init(), log_of(brokers, 0)
+        await store.command("HSET", log.keys.archive, "start", 0, "end", 2)
+        for number, is_commit in enumerate([False, True, True, True]):
+            values.append((b"x", b"%d" % number))
+            await producer.write("t")
+            await producer.end(is_commit)
+            await brokers.fetch("t", end=2 * number + 2)
+            await compact(log, (await log.refresh()).end)
+
+        found = await brokers.fetch("t", committed=True)
+
+        assert found.aborted == [(producer.id, 0)]
+        assert found.markers[0][0] == 1

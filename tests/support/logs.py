@@ -148,10 +148,12 @@ async def append(log: PartitionLog, item: Batch | None = None, **fields: Any) ->
     return await append_later(log, item if item is not None else batch(**fields))
 
 
-async def read(log: PartitionLog, offset: int, bytes_max: int = 1 << 20, at_least_one: bool = True) -> Slice:
+async def read(
+    log: PartitionLog, offset: int, bytes_max: int = 1 << 20, at_least_one: bool = True, committed: bool = False
+) -> Slice:
     """Read a slice."""
     future: asyncio.Future[Slice | Exception] = asyncio.get_running_loop().create_future()
-    log.read(offset, bytes_max, at_least_one, future.set_result)
+    log.read(offset, bytes_max, at_least_one, future.set_result, committed)
     outcome = await future
     if isinstance(outcome, Exception):
         raise outcome

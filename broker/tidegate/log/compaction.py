@@ -7,10 +7,11 @@ raises the log version; brokers then reload the log. Gaps below the compacted of
 snapshot reaches it: brokers replay the log from there. A broker that dies leaves a stream that expires.
 
 The map of keys is bounded: with more keys, the compacted offset moves forward in several rounds. Records of aborted
-transactions are dropped. A commit marker goes once no batch of its transaction is left and delete.retention.ms is over;
-an abort marker stays, because the index of aborted transactions names it: a reader that did not find it would drop what
-its producer commits later. The last batch below the compacted offset stays, if need be without
-records, so that a reader at a lower offset always receives a batch and continues behind it.
+transactions are dropped. A marker goes once no batch of its transaction is left and delete.retention.ms is over. The
+index of aborted transactions names an abort marker: a reader that did not find it would drop what its producer commits
+later. So the compaction after that of its records removes it from the index, and a later one from the log. The last
+batch below the compacted offset stays, if need be without records, so that a reader at a lower offset always receives a
+batch and continues behind it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tidegate.log.loading import entry_holding, page_entries
 from tidegate.log.offload import COMPACTED
 from tidegate.records.batch import Batch, Buffer
 from tidegate.records.cleaning import CleaningRules, clean, emptied, note_keys
-from tidegate.records.control import MarkerType, read_marker
+from tidegate.records.control import read_marker
 from tidegate.store.link import Arg
 from tidegate.store.outcome import failure_of
 from tidegate.store.scripts import Script
@@ -74,7 +75,7 @@ class Compacted:
 class _Plan:
     """What a round compacts: the batches from `start` to `end`; keys are read from `dirty` on.
 
-    Commit markers of transactions without batches are dropped if they are from before `markers_before_ms`.
+    Markers of transactions without batches are dropped if they are from before `markers_before_ms`.
     """
 
     start: int
@@ -84,7 +85,9 @@ class _Plan:
     markers_before_ms: int
     latest: dict[bytes, int] = field(default_factory=dict)
     aborted: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """Producer id -> first offset and marker offset of its aborted transactions."""
+    """Producer id -> first offset and marker offset of the aborted transactions in the index."""
+    indexed: set[int] = field(default_factory=set)
+    """The offsets of their markers."""
     in_transaction: set[int] = field(default_factory=set)
     """Producers of which the second pass has read a batch, and not its transaction's marker yet."""
 
@@ -94,14 +97,13 @@ class _Plan:
             first <= base < marker for first, marker in self.aborted.get(batch.producer_id, ())
         )
 
-    def drops_marker(self, batch: Batch) -> bool:
-        """Whether a control batch has no use any more, by the batches that the second pass has read before it."""
+    def drops_marker(self, batch: Batch, base: int) -> bool:
+        """Whether the control batch at `base` has no use any more, by the batches that the second pass has read."""
         if batch.producer_id in self.in_transaction:
             self.in_transaction.remove(batch.producer_id)
             return False
-        marker = read_marker(batch.buffer)
-        is_commit = marker is not None and marker.type is MarkerType.COMMIT
-        return is_commit and batch.max_timestamp <= self.markers_before_ms
+        is_marker = read_marker(batch.buffer) is not None
+        return is_marker and base not in self.indexed and batch.max_timestamp <= self.markers_before_ms
 
 
 async def compact(
@@ -163,6 +165,7 @@ async def _plan(log: PartitionLog, view: LogState, appended_before: int, is_requ
     plan = _Plan(start, min(dirty, first), dirty, now_ms, now_ms - config.delete_retention_ms)
     for one in view.transactions.aborted:
         plan.aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+        plan.indexed.add(one.last_offset)
     lag_ms = config.min_compaction_lag_ms
     dirty_bytes = await _note_keys(log, view, plan, limit, now_ms - lag_ms if lag_ms else _TIMESTAMP_MAX)
     is_enough = len(plan.latest) >= KEYS_MAX or dirty_bytes >= ratio * (cleaned_bytes + dirty_bytes)
@@ -252,8 +255,9 @@ class _Round:
             for _ in range(_SWAP_TRIES):
                 await self._copy_rest()
                 (swapped,) = await log.store.run(
-                    SWAP_COMPACTED, [keys.log, self._key, keys.meta, keys.producers], *began, self._entries,
-                    self._last_id, _LAST_ENTRIES, plan.end, self._after, self._after + self._rest, keys.wake,
+                    SWAP_COMPACTED, [keys.log, self._key, keys.meta, keys.producers, keys.archive], *began,
+                    self._entries, self._last_id, _LAST_ENTRIES, plan.end, self._after, self._after + self._rest,
+                    keys.wake,
                 )  # fmt: skip
                 if swapped:
                     break
@@ -340,7 +344,7 @@ def _clean_entries(entries: list[Entry], plan: _Plan, rules: CleaningRules) -> t
 
 def _cleaned(batch: Batch, base: int, plan: _Plan, rules: CleaningRules) -> tuple[Buffer | None, int]:
     if batch.is_control:
-        return None if plan.drops_marker(batch) else batch.buffer, 0
+        return None if plan.drops_marker(batch, base) else batch.buffer, 0
     if batch.is_transactional:
         plan.in_transaction.add(batch.producer_id)
     if plan.is_aborted(batch, base):

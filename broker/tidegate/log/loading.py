@@ -146,7 +146,7 @@ def _as_map(reply: Any) -> dict[bytes, bytes]:
 
 
 async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> LogState:
-    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved = fence
+    log_start, epochs, log_bytes, entries, local_start, log_version, failover_epoch, proved, cleaned_before = fence
     fields = dict(snapshot)
     offset = int(fields.pop(b"offset", 0))
     max_timestamp = int(fields.pop(b"max_timestamp", -1))
@@ -168,6 +168,7 @@ async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> L
         stored_high_watermark=int(proved or 0),
     )
     state.transactions.aborted = open_transactions.from_text(aborted)
+    state.transactions.discard_below(int(cleaned_before or 0))
     opened = [(one.transaction_start, p) for p, one in state.producers.items() if one.transaction_start >= 0]
     for transaction_start, producer_id in sorted(opened):
         state.transactions.add(producer_id, transaction_start)

@@ -66,10 +66,10 @@ class OpenTransactions:
                 break
         return found
 
-    def discard_below(self, log_start: int) -> None:
-        """Forget aborted transactions that end below the log start."""
-        if self.aborted and self.aborted[0].last_offset < log_start:
-            self.aborted = [one for one in self.aborted if one.last_offset >= log_start]
+    def discard_below(self, offset: int) -> None:
+        """Forget aborted transactions that end below an offset: no batch of theirs is left."""
+        if self.aborted and self.aborted[0].last_offset < offset:
+            self.aborted = [one for one in self.aborted if one.last_offset >= offset]
 
 
 def to_text(aborted: list[Aborted]) -> str:

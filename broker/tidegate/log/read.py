@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import KafkaError, KafkaStorageError, OffsetOutOfRange, StoreUnavailable
 from tidegate.log.archive_reads import ArchivedRead
@@ -198,7 +198,21 @@ class Reads:
         waiting = self._fetching[asked.offset] = [asked]
         count = page_entries(self._archive_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
-        self._log.lanes.read(command, lambda outcome: self._fetched(view, asked.offset, outcome))
+        if view.transactions.aborted:
+            self._fetch_of_version(view, asked.offset, command)
+        else:
+            self._log.lanes.read(command, lambda outcome: self._fetched(view, asked.offset, outcome))
+
+    def _fetch_of_version(self, view: LogState, offset: int, command: list[Arg]) -> None:
+        """Read, and verify the log version: a later stream may lack the markers of the state's aborted transactions."""
+        log = self._log
+
+        def answered(replies: list[Any], failure: Failure | None) -> None:
+            if failure is None and log.view is view and int(replies[1] or 0) != view.log_version:
+                log.void("the stream is another one")
+            self._fetched(view, offset, failure or Ok(replies[0]))
+
+        log.lanes.read_all([command, ["HGET", log.keys.meta, "log_version"]], answered)
 
     def _fetched(self, view: LogState, offset: int, outcome: Ok | Failure) -> None:
         """Serve the entries of an XRANGE; if none starts at the offset, also read the entry that contains it."""
