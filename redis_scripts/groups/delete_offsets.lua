@@ -12,7 +12,8 @@ KEYS[8]   pending        hash    assigned member ids that have not joined yet
 KEYS[9]   groups         hash    the shard's groups: name -> "<type> <state> <protocol type>"
 KEYS[10]  deadlines      zset    the shard's index of deadlines
 KEYS[11]  events         stream  the shard's events
-KEYS[12]  offsets        hash    <topic>:<partition> -> JSON
+KEYS[12]  offsets        hash    <topic>:<partition> -> JSON; ":-1", the partitions with staged offsets
+KEYS[13]  staged         hash    <producer id>:<topic>:<partition> -> JSON: dropped too
 ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   maximum number of stored events
@@ -25,11 +26,12 @@ Errors    GROUP_ID_NOT_FOUND  no such group
 -- @include lib/errors
 -- @include lib/load_group
 -- @include lib/add_event
+-- @include lib/drop_staged
 -- @include lib/expire_overdue
 -- @include lib/note_offsets_left
 -- @include lib/subscribed_topics
 -- @include lib/finish
-local group, offsets = load_group(), KEYS[12]
+local group, offsets, staged = load_group(), KEYS[12], KEYS[13]
 if group.absent or group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 expire_overdue(group)
@@ -40,19 +42,21 @@ end
 
 local known = redis.call("HMGET", group.keys.group, "subscribed", "subscribed_generation")
 local protected = subscribed_topics(group.state, group.protocol_type, group.generation, known[1], known[2])
-local reply, next_arg, gone = { ERROR.NONE }, 5, {}
+local reply, next_arg, gone, named = { ERROR.NONE }, 5, {}, {}
 while ARGV[next_arg] do
   local topic, count = ARGV[next_arg], tonumber(ARGV[next_arg + 1])
   local refused = not protected or protected[topic]
   if not refused then
     for i = next_arg + 2, next_arg + 1 + count do
       local field = topic .. ":" .. ARGV[i]
+      named[field] = true
       if redis.call("HDEL", offsets, field) > 0 then gone[#gone + 1] = field end
     end
   end
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
   next_arg = next_arg + 2 + count
 end
+drop_staged(offsets, staged, named, string.format("%.0f", group.now))
 if #gone > 0 then
   note_offsets_left(group.keys.group, offsets)
   add_event(group, "offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, EVENT.OFFSETS_MAX)) })

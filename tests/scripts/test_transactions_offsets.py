@@ -22,6 +22,7 @@ from tidegate.groups.offsets import entry_json
 from tidegate.records.control import MarkerType
 from tidegate.settings import Settings
 from tidegate.store.store import Store
+from tidegate.topics.model import Topic
 from tidegate.transactions.errors import ConcurrentTransactions
 
 E = ErrorCode
@@ -32,7 +33,20 @@ async def brokers(request: pytest.FixtureRequest, store: Store, settings: Settin
     """Brokers with the topic `t`."""
     async with brokers_of(settings, request.param) as opened:
         await opened.create("t")
+        await opened.create("other")
         yield opened
+
+
+async def made_again(brokers: Brokers) -> Topic:
+    """Delete the topic `t` and make it again."""
+    await brokers.all[0].context.catalog.delete("default", "t")
+    return await brokers.all[0].create("t")
+
+
+async def stored_offsets(brokers: Brokers, group: str) -> list[str]:
+    """The fields of a group's committed offsets."""
+    store = brokers.all[0].store
+    return [name.decode() for name in await store.command("HKEYS", store.group_keys("default", group).offsets)]
 
 
 @pytest.mark.parametrize("version", [3, 5])
@@ -171,6 +185,53 @@ async def test_staged_offsets_of_two_producers_apply_in_the_order_of_their_commi
     await second.end(True)
     await first.end(True)
     assert await brokers.committed("g", stable=True) == (NONE, 4)
+
+
+async def test_offset_delete_drops_what_is_pending_too(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("g", 5) is NONE
+    assert await producer.commit_offset("g", 6, topic="other") is NONE
+    topic = {"kind": "OffsetDeleteRequestTopic", "name": "t", "partitions": [
+        {"kind": "OffsetDeleteRequestPartition", "partition_index": 0},
+    ]}  # fmt: skip
+    assert (await brokers.ask(request(47, 0, group_id="g", topics=[topic]))).error_code is NONE
+    assert await brokers.committed("g", stable=True) == (NONE, -1)
+    await producer.end(True)
+    assert await brokers.committed("g", stable=True) == (NONE, -1)
+    assert await stored_offsets(brokers, "g") == ["other:0"]
+
+
+async def test_pending_offset_of_a_deleted_topic_is_dropped(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.commit_offset("g", 5) is NONE
+    assert await producer.commit_offset("g", 6, topic="other") is NONE
+    await made_again(brokers)
+    assert await brokers.committed("g", stable=True) == (NONE, -1)
+    await producer.end(True)
+    assert await stored_offsets(brokers, "g") == ["other:0"]
+
+
+@pytest.mark.parametrize("version", [5, 6])
+async def test_pending_offset_belongs_to_the_topic_of_now(store: Store, settings: Settings, version: int) -> None:
+    """Also if the topic was made again, and the broker was not notified yet."""
+    async with brokers_of(settings, 2) as brokers:
+        await brokers.create("t")
+        late = brokers.all[1].context.catalog
+        old = late.get("default", "t")
+        assert old is not None
+        await late._loops.close()
+        brokers.all[1].store.pubsub.forget(store.cluster_keys.topic_changes, late._follower._on_message)
+        producer = await brokers.producer().init()
+        new = await made_again(brokers)
+
+        brokers.clients = [brokers.all[1].client()]
+        if version == 6:
+            assert await producer.commit_offset("g", 5, version=6, topic=old.topic_id) is E.unknown_topic_id
+        topic = new.topic_id if version == 6 else "t"
+        assert await producer.commit_offset("g", 5, version=version, topic=topic) is NONE
+        brokers.clients = [brokers.all[0].client()]
+        await producer.end(True)
+        assert await brokers.committed("g", stable=True) == (NONE, 5)
 
 
 async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(brokers: Brokers) -> None:

@@ -58,6 +58,7 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
     by_id = call.version >= _IDS_FROM
     codes: dict[tuple[Any, int], ErrorCode] = {}
     entries: list[str] = []
+    await call.context.catalog.refresh()  # an offset of a topic that was deleted, and possibly recreated, would be lost
     for asked in request.topics:
         label = asked.topic_id if by_id else asked.name
         topic = await _topic_of(call, label)

@@ -336,15 +336,16 @@ async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list
 
 
 async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
-    """Delete a group's offsets of partitions (KIP-496). Returns the topics refused because they are subscribed.
+    """Delete a group's offsets of partitions, also those of open transactions (KIP-496).
 
+    Returns the topics refused because they are subscribed.
     Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
     """
     extend_sessions_after_outage(store, keys)
     args = group_script_args(store, keys, broker)
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)
-    key_names = [*group_script_keys(keys), keys.offsets]
+    key_names = [*group_script_keys(keys), keys.offsets, keys.staged]
     refused = await store.run(DELETE_OFFSETS, key_names, *args)
     store.changed_groups.add(keys.ref)
     return {topic for topic, code in zip(topics, refused, strict=True) if code}

@@ -128,7 +128,7 @@ async def _expire_fields(store: Store, keys: GroupKeys, broker: str, fields: lis
 
 
 async def forget_topic(store: Store, org: str, topic: str, partition_count: int, topic_id: str = "") -> int:
-    """Delete a deleted topic's offsets in every group of an organisation, subscribed to or not.
+    """Delete a deleted topic's offsets in every group of an organisation, subscribed to or not, in transactions too.
 
     `topic_id` in hex keeps the offsets of a later topic of the same name. Returns the number of offsets
     deleted. Raises StoreUnavailable; callers must then repeat the call, which is safe.
@@ -142,6 +142,8 @@ async def forget_topic(store: Store, org: str, topic: str, partition_count: int,
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             for part in parts:
-                calls = [store.run(FORGET_TOPIC, [keys.offsets, keys.group], topic_id, *part) for keys in batch]
+                calls = [
+                    store.run(FORGET_TOPIC, [keys.offsets, keys.group, keys.staged], topic_id, *part) for keys in batch
+                ]
                 forgotten += sum(gone for (gone,) in await asyncio.gather(*calls))
     return forgotten
