@@ -29,8 +29,9 @@ import pytest
 from bench.cluster import REPOSITORY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
 from tests.support.wire import encode_request
+from tidegate.protocol.primitives import uvarint
 from tidegate.protocol.produce_request import PARTITIONS_MAX
-from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, write_uvarint
+from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 from tidegate.server.stalls import LATE_S
@@ -104,14 +105,14 @@ def join_group() -> bytes:
 
 def api_versions() -> bytes:
     count = many(1_000_000, 1_000_000)
-    tags = b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
-    return frame(18, 3, b"\x02a\x02a" + write_uvarint(count) + tags, tags=b"\0")
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(count))
+    return frame(18, 3, b"\x02a\x02a" + uvarint(count) + tags, tags=b"\0")
 
 
 def header_tags() -> bytes:
     count = many(1_000_000, 1_000_000)
-    tags = b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
-    return frame(18, 3, b"\x02a\x02a\0", tags=write_uvarint(count) + tags)
+    tags = b"".join(uvarint(tag) + b"\0" for tag in range(count))
+    return frame(18, 3, b"\x02a\x02a\0", tags=uvarint(count) + tags)
 
 
 def create_topics() -> bytes:
@@ -144,7 +145,7 @@ FEW: int = FEW_ELEMENTS_MAX - 10
 
 def _tagged_list_offsets() -> bytes:
     """Each element has a tagged field that nobody knows, so the native reader refuses the body."""
-    body = b"\xff\xff\xff\xff\0\x02\x02t" + write_uvarint(MOST // 2 + 1)
+    body = b"\xff\xff\xff\xff\0\x02\x02t" + uvarint(MOST // 2 + 1)
     element = struct.pack(">iiq", 0, -1, -1) + b"\x01\x63\x00"
     return frame(2, 10, body + element * (MOST // 2) + b"\0" + struct.pack(">i", 1) + b"\0", tags=b"\0")
 
@@ -176,7 +177,7 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
     "most metadata, illegal names": lambda: metadata([b"!"] * FEW),
     "most metadata, unknown names": lambda: metadata([b"u%d" % i for i in range(many(FEW, 10_000))]),
     "most find coordinator": lambda: frame(
-        10, 4, b"\0" + write_uvarint(FEW + 1) + b"\x03ab" * FEW + b"\0", tags=b"\0"
+        10, 4, b"\0" + uvarint(FEW + 1) + b"\x03ab" * FEW + b"\0", tags=b"\0"
     ),
     "most delete groups": lambda: frame(42, 1, struct.pack(">i", many(FEW, 10_000)) + b"\0\2ab" * many(FEW, 10_000)),
     "most delete topics": lambda: frame(
@@ -190,7 +191,7 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
         32, 3, struct.pack(">i", 1_000) + b"\2\0\x09neighbour\xff\xff\xff\xff" * 1_000 + b"\1\1"
     ),
     "most describe producers": lambda: frame(
-        61, 0, b"\2\x0aneighbour" + write_uvarint(FEW + 1) + bytes(4 * FEW) + b"\0\0", tags=b"\0"
+        61, 0, b"\2\x0aneighbour" + uvarint(FEW + 1) + bytes(4 * FEW) + b"\0\0", tags=b"\0"
     ),
     "most epochs": lambda: frame(
         23, 2, struct.pack(">ih", 1, 9) + b"neighbour" + struct.pack(">i", MOST) + struct.pack(">iii", 0, -1, 0) * MOST

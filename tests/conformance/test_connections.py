@@ -18,7 +18,7 @@ from kio.schema.metadata.v12.request import MetadataRequest
 from bench.cluster import Cluster
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.wire import RawClient, decode_response, encode_request, request_type
-from tidegate.protocol.schema_walk import write_uvarint
+from tidegate.protocol.primitives import uvarint
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch
 
@@ -77,8 +77,8 @@ async def test_log_3_bad_software_name(cluster: Cluster) -> None:
 
 async def test_log_4_unknown_tagged_fields_are_skipped(cluster: Cluster) -> None:
     plain = encode_request(VERSIONS, 5, "raw")[4:]
-    header_tags = b"\1" + write_uvarint(5) + write_uvarint(1) + b"x"
-    body_tags = b"\1" + write_uvarint(99) + write_uvarint(2) + b"xy"
+    header_tags = b"\1" + uvarint(5) + uvarint(1) + b"x"
+    body_tags = b"\1" + uvarint(99) + uvarint(2) + b"xy"
     async with await client_of(cluster) as client:
         client.writer.write(frame(plain[:13] + header_tags + plain[14:-1] + body_tags))
         _, answer = decode_response(18, 3, await client.receive_frame())

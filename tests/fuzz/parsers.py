@@ -25,8 +25,8 @@ from tidegate.errors import KafkaError
 from tidegate.protocol import consumer_blobs
 from tidegate.protocol.codec import decode
 from tidegate.protocol.framing import FrameError, Splitter
+from tidegate.protocol.primitives import DecodeError
 from tidegate.protocol.produce_request import read_produce
-from tidegate.protocol.schema_walk import DecodeError
 from tidegate.records.batch import HEADER_BYTES, Batch, Codec, iter_headers, parse_produced
 from tidegate.records.build import seal
 from tidegate.records.compression import decompress

@@ -17,8 +17,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from tidegate.protocol import old_requests, old_responses, shapes
-from tidegate.protocol.schema_check import STRING_BYTES_MAX, array_check, whole_check
-from tidegate.protocol.schema_walk import Buffer, DecodeError, Plan, plan_of
+from tidegate.protocol.primitives import STRING_BYTES_MAX, Buffer, DecodeError
+from tidegate.protocol.schema_check import array_check, whole_check
+from tidegate.protocol.schema_walk import Plan, plan_of
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.protocol.versions import is_old
 

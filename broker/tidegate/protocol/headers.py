@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tidegate.protocol.schema_walk import Buffer, replaced, skip_tags
+from tidegate.protocol.primitives import Buffer, replaced, skip_tags
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.protocol.versions import is_old
 

@@ -21,8 +21,9 @@ from struct import Struct, error
 from typing import ClassVar, Final, TypeVar
 
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.primitives import Buffer, DecodeError
 from tidegate.protocol.produce_request import read_produce
-from tidegate.protocol.schema_walk import ELEMENTS_MAX, Buffer, DecodeError
+from tidegate.protocol.schema_walk import ELEMENTS_MAX
 
 T = TypeVar("T")
 

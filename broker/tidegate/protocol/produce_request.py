@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import Struct, error
 from typing import Final
 
-from tidegate.protocol.schema_walk import DecodeError, read_uvarint, skip_tags
+from tidegate.protocol.primitives import DecodeError, read_uvarint, skip_tags
 
 _INT16: Final = Struct(">h").unpack_from
 _INT32: Final = Struct(">i").unpack_from

@@ -11,24 +11,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from tidegate.protocol.schema_walk import (
-    ELEMENTS_MAX,
-    FEW_ELEMENTS_MAX,
-    Buffer,
-    DecodeError,
-    Kind,
-    Plan,
-    Step,
-    plan_of,
-    read_uvarint,
-    skip_tags,
-)
+from tidegate.protocol.primitives import STRING_BYTES_MAX, Buffer, DecodeError, read_uvarint, skip_tags
+from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX, Kind, Plan, Step, plan_of
 
 _MANY: Final = frozenset({2, 8, 9, 23, 47})
 """ListOffsets, OffsetCommit, OffsetFetch, OffsetForLeaderEpoch, OffsetDelete."""
-
-STRING_BYTES_MAX: Final = 32_767
-"""Longest string of the protocol, in bytes of UTF-8."""
 
 STRIDE_MIN: Final = 4
 """From this many fixed-size elements on, their tag bytes are checked with one slice."""

@@ -24,6 +24,8 @@ from kio.serial._introspect import (
     is_optional,
 )
 
+from tidegate.protocol.primitives import TAGS_MAX, Buffer, DecodeError, read_uvarint, replaced, uvarint
+
 DURATION_MS_MAX: Final = 9_000_000_000_000_000 // 1000
 """Maximum duration passed to the reader, ms (285 years); longer ones are clamped."""
 
@@ -35,18 +37,6 @@ Clients send up to one per partition in OffsetCommit and ListOffsets.
 
 FEW_ELEMENTS_MAX: Final = 1 << 15
 """The same limit for APIs with fewer elements: topics, groups, members, and fetched partitions."""
-
-TAGS_MAX: Final = 127
-"""Maximum tagged fields of one section; Kafka's messages define fewer than ten."""
-
-_SHORT_MAX: Final = (1 << 15) - 1
-"""Maximum bytes of a string, in requests and answers: a length of two bytes."""
-
-Buffer = bytes | memoryview
-
-
-class DecodeError(Exception):
-    """Bytes that are not a valid request; the connection is closed."""
 
 
 class Kind(enum.IntEnum):
@@ -104,44 +94,6 @@ class Step:
             return self.plan.size
         assert self.element is not None
         return self.element.size
-
-
-def read_uvarint(data: Buffer, position: int, end: int) -> tuple[int, int]:
-    """Decode an unsigned varint of at most five bytes; returns it and the next position. Raises DecodeError."""
-    value = shift = 0
-    while True:
-        if position >= end or shift > 28:
-            raise DecodeError("a varint that does not end")
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-
-
-def write_uvarint(value: int) -> bytes:
-    """Encode an unsigned varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def skip_tags(data: Buffer, position: int, end: int) -> int:
-    """The position after a section of tagged fields. Raises DecodeError."""
-    count, position = read_uvarint(data, position, end)
-    if count > TAGS_MAX:
-        raise DecodeError(f"more than {TAGS_MAX} tagged fields")
-    for _ in range(count):
-        _, position = read_uvarint(data, position, end)
-        size, position = read_uvarint(data, position, end)
-        position += size
-        if position > end:
-            raise DecodeError("a tagged field that ends beyond its frame")
-    return position
 
 
 class _Body(bytearray):
@@ -259,19 +211,8 @@ def _bytes(step: Step, length: Buffer, raw: Buffer) -> bytes:
         return bytes(length) + bytes(raw)
     text = replaced(raw).encode()
     if step.kind is Kind.COMPACT:
-        return write_uvarint(len(text) + 1) + text
+        return uvarint(len(text) + 1) + text
     return len(text).to_bytes(2, "big") + text
-
-
-def replaced(raw: Buffer) -> str:
-    """A string with U+FFFD for what is not UTF-8: three bytes for one, so that it may be too long to be answered.
-
-    Raises DecodeError.
-    """
-    text = str(raw, "utf-8", "replace")
-    if len(text.encode()) > _SHORT_MAX:
-        raise DecodeError("a string that is not UTF-8 and too long")
-    return text
 
 
 def _fixed(type_name: str, value: Buffer) -> bytes:
@@ -300,9 +241,9 @@ def _rewrite_tags(step: Step, data: Buffer, position: int, end: int, out: _Body)
         if tagged is not None:
             value = _Body()
             _rewrite_step(tagged, data, position, position + size, value)
-            known.append(write_uvarint(tag) + write_uvarint(len(value)) + value)
+            known.append(uvarint(tag) + uvarint(len(value)) + value)
         position += size
-    out += write_uvarint(len(known))
+    out += uvarint(len(known))
     for field in known:
         out += field
     return position

@@ -20,7 +20,7 @@ import structlog
 from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
 from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
-from tidegate.protocol.schema_walk import DecodeError
+from tidegate.protocol.primitives import DecodeError
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
 from tidegate.server.muting import UNREAD, Muting

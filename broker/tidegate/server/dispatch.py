@@ -13,7 +13,7 @@ from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.schema_walk import DecodeError
+from tidegate.protocol.primitives import DecodeError
 from tidegate.server.pending_request import PendingRequest
 
 logger = structlog.get_logger()

@@ -12,7 +12,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Body, BrokerContext, Call, Client
-from tidegate.protocol.schema_walk import Buffer
+from tidegate.protocol.primitives import Buffer
 from tidegate.server.limits import RequestBytes
 from tidegate.server.routes import Route
 from tidegate.telemetry.metrics import metrics

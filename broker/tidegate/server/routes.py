@@ -15,7 +15,7 @@ from tidegate.apis.registry import Api
 from tidegate.protocol import codec, headers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.framing import Splitter
-from tidegate.protocol.schema_walk import Buffer
+from tidegate.protocol.primitives import Buffer
 from tidegate.server.muting import LOADING
 from tidegate.telemetry.metrics import metrics
 

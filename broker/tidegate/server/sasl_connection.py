@@ -11,7 +11,7 @@ from tidegate.audit import ocsf
 from tidegate.protocol import headers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.framing import Splitter
-from tidegate.protocol.schema_walk import DecodeError
+from tidegate.protocol.primitives import DecodeError
 from tidegate.security.identity import Identity
 from tidegate.security.session import MakeAuthentication, SaslSession
 from tidegate.server.acceptor import Acceptor

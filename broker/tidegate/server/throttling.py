@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tidegate.apis.call import Body, Client
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.schema_walk import Buffer
+from tidegate.protocol.primitives import Buffer
 from tidegate.protocol.throttle_time import with_throttle_time
 from tidegate.protocol.versions import Fields
 from tidegate.quotas.buckets import Bucket

@@ -10,7 +10,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, use_span
 
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
-from tidegate.protocol.schema_walk import Buffer
+from tidegate.protocol.primitives import Buffer
 from tidegate.server.listener import Server
 from tidegate.server.pending_request import PendingRequest, Pipeline
 from tidegate.server.routes import Route

@@ -20,7 +20,8 @@ from tidegate.apis.registry import error_response
 from tidegate.protocol import codec
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.headers import client_id_of
-from tidegate.protocol.schema_walk import plan_of, write_uvarint
+from tidegate.protocol.primitives import uvarint
+from tidegate.protocol.schema_walk import plan_of
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.protocol.versions import Fields
 
@@ -88,7 +89,7 @@ def test_unknown_tagged_fields_are_skipped(api_key: int, version: int) -> None:
     request, body = written(api_key, version)
     if not type(request).__flexible__:
         return
-    extra = b"\1" + write_uvarint(99) + write_uvarint(300) + bytes(300)
+    extra = b"\1" + uvarint(99) + uvarint(300) + bytes(300)
     assert codec.decode(api_key, version, body[:-1] + extra) == request
 
 
@@ -97,7 +98,7 @@ def test_unknown_tagged_fields_deep_inside() -> None:
 
     request = sample(FetchRequest)
     body = body_of(request)
-    tag = b"\1" + write_uvarint(9) + write_uvarint(2) + b"xy"
+    tag = b"\1" + uvarint(9) + uvarint(2) + b"xy"
     fields = struct.pack(">qiqi", 1, 1, 1, 1)  # fetch offset to partition max bytes: the partition's tags follow
     partition_end = body.index(fields) + len(fields)
     assert codec.decode(1, 18, body[:partition_end] + tag + body[partition_end + 1 :]) == request
@@ -166,8 +167,8 @@ def test_string_that_is_not_utf8_is_read_with_replacements() -> None:
 def test_string_with_long_replacements_is_refused() -> None:
     """A group with such a name could not be listed: 10,923 bytes become 32,769."""
     with pytest.raises(DecodeError, match="too long"):
-        codec.decode(12, 4, write_uvarint(10_924) + b"\xff" * 10_923 + bytes(4) + b"\1\0\0")
-    assert len(codec.decode(12, 4, write_uvarint(10_923) + b"\xff" * 10_922 + bytes(4) + b"\1\0\0").group_id) == 10_922
+        codec.decode(12, 4, uvarint(10_924) + b"\xff" * 10_923 + bytes(4) + b"\1\0\0")
+    assert len(codec.decode(12, 4, uvarint(10_923) + b"\xff" * 10_922 + bytes(4) + b"\1\0\0").group_id) == 10_922
     with pytest.raises(DecodeError, match="too long"):
         client_id_of(b"\xff" * 10_923)
     assert client_id_of(b"a\xff") == "a\ufffd"

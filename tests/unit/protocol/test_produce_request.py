@@ -14,8 +14,8 @@ from kio.serial import entity_writer
 
 from tests.support.log_broker import produce_request
 from tidegate.protocol import codec
+from tidegate.protocol.primitives import DecodeError
 from tidegate.protocol.produce_request import read_produce
-from tidegate.protocol.schema_walk import DecodeError
 
 VERSIONS = range(3, 14)
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)

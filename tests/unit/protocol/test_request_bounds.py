@@ -9,19 +9,13 @@ import pytest
 from tidegate.errors import MESSAGE_LENGTH_MAX, InvalidConfig
 from tidegate.protocol import codec
 from tidegate.protocol.consumer_blobs import TOPICS_MAX, assigned_partitions, subscribed_topics, topic_count
+from tidegate.protocol.primitives import TAGS_MAX, DecodeError, skip_tags, uvarint
 from tidegate.protocol.produce_request import PARTITIONS_MAX, read_produce
-from tidegate.protocol.schema_walk import (
-    ELEMENTS_MAX,
-    FEW_ELEMENTS_MAX,
-    TAGS_MAX,
-    DecodeError,
-    skip_tags,
-    write_uvarint,
-)
+from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX
 
 
 def tags(count: int) -> bytes:
-    return write_uvarint(count) + b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
+    return uvarint(count) + b"".join(uvarint(tag) + b"\0" for tag in range(count))
 
 
 def offset_fetch(count: int) -> bytes:
@@ -51,7 +45,7 @@ def test_tagged_fields_of_one_section_are_few():
 def test_tagged_fields_of_all_elements_are_few():
     element = struct.pack(">iiq", 0, -1, -1) + tags(TAGS_MAX)
     count = ELEMENTS_MAX // TAGS_MAX + 1
-    body = b"\xff\xff\xff\xff\0\x02\x02t" + write_uvarint(count + 1) + element * count + b"\0" + bytes(5)
+    body = b"\xff\xff\xff\xff\0\x02\x02t" + uvarint(count + 1) + element * count + b"\0" + bytes(5)
     with pytest.raises(DecodeError, match="too many"):
         codec.decode(2, 10, body)
 
@@ -60,7 +54,7 @@ def test_tagged_fields_of_all_elements_are_few():
 def test_produce_refuses_too_many_partitions_at_their_count(version: int):
     count = PARTITIONS_MAX + 1
     classic = struct.pack(">hhii", -1, -1, 0, 1) + b"\0\1t" + struct.pack(">i", count)
-    flexible = b"\0" + struct.pack(">hi", -1, 0) + b"\x02\x02t" + write_uvarint(count + 1)
+    flexible = b"\0" + struct.pack(">hi", -1, 0) + b"\x02\x02t" + uvarint(count + 1)
     with pytest.raises(DecodeError, match="more than"):
         read_produce(version, memoryview(classic if version < 9 else flexible))
 

@@ -7,8 +7,7 @@ import pytest
 from tests.support.whole_broker import request
 from tests.support.wire import encode_request
 from tidegate.protocol.codec import decode
-from tidegate.protocol.schema_check import STRING_BYTES_MAX
-from tidegate.protocol.schema_walk import DecodeError
+from tidegate.protocol.primitives import STRING_BYTES_MAX, DecodeError
 
 HEARTBEAT, FIND_COORDINATOR, DELETE_GROUPS = 12, 10, 42
 _HEADER = 4 + 8 + 2 + len("raw") + 1

@@ -27,7 +27,7 @@ from tests.unit.server.fakes import (
     until,
 )
 from tidegate.errors import GroupMaxSizeReached, StoreUnavailable
-from tidegate.protocol.schema_walk import write_uvarint
+from tidegate.protocol.primitives import uvarint
 from tidegate.server.listener import Server
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -173,8 +173,8 @@ async def test_unknown_tagged_fields_are_skipped_in_header_and_body() -> None:
         plain = encode_request(VERSIONS, 5, "raw")[4:]
         header_size = 10 + 3
         assert plain[header_size] == 0 and plain[-1] == 0
-        tags = b"\1" + write_uvarint(5) + write_uvarint(3) + b"xyz"
-        body_tags = b"\1" + write_uvarint(99) + write_uvarint(200) + bytes(200)
+        tags = b"\1" + uvarint(5) + uvarint(3) + b"xyz"
+        body_tags = b"\1" + uvarint(99) + uvarint(200) + bytes(200)
         client.writer.write(frame(plain[:header_size] + tags + plain[header_size + 1 : -1] + body_tags))
         correlation_id, answer = decode_response(18, 3, await client.receive_frame())
         assert correlation_id == 5

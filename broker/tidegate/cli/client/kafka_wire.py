@@ -20,7 +20,8 @@ from kio.static.constants import EntityType
 from tidegate.cli.failures import CommandFailed, describe_os_error
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.headers import request_has_tags
-from tidegate.protocol.schema_walk import DecodeError, plan_of
+from tidegate.protocol.primitives import DecodeError
+from tidegate.protocol.schema_walk import plan_of
 
 VERSIONS: Final = {
     ApiKey.LIST_OFFSETS: 7,

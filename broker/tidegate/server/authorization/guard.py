@@ -23,8 +23,8 @@ from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_responses import fetch_refusal, offset_delete_refusal, offset_fetch_refusal
+from tidegate.protocol.primitives import DecodeError
 from tidegate.protocol.produce_request import read_produce
-from tidegate.protocol.schema_walk import DecodeError
 from tidegate.protocol.versions import Fields, is_old
 from tidegate.security.authorizer import Authorizer, Requester
 from tidegate.server import dispatch
