@@ -96,8 +96,8 @@ class Server:
 class FaultyLink(Link):
     """A broker's link whose commands and replies the network delivers."""
 
-    def __init__(self, name: str, broker: str, network: Network, settings: Settings, on_push: Any) -> None:
-        super().__init__(name, lambda: None, command_timeout_ms=settings.redis_command_timeout_ms, on_push=on_push)  # type: ignore[arg-type, return-value]
+    def __init__(self, name: str, broker: str, network: Network, settings: Settings) -> None:
+        super().__init__(name, lambda: None, command_timeout_ms=settings.redis_command_timeout_ms)  # type: ignore[arg-type, return-value]
         self.broker, self.network = broker, network
         self.hold = Hold.NOTHING
         self.allowance: int | None = None
@@ -142,8 +142,8 @@ class FaultyLink(Link):
             self.late_messages.append(message)
             return
         self.messages_under_way -= message[0] == b"message"
-        if self.connected and self._on_push is not None:
-            self._on_push(message)
+        if self.connected and self.on_push is not None:
+            self.on_push(message)
 
     def _overdue(self, at: int) -> None:
         """A command without an answer ends the connection."""
@@ -221,8 +221,8 @@ class LinkedStore(Store):
         self._network, self._broker = network, broker
         super().__init__(settings)
 
-    def _link(self, name: str, find: Find, on_push: Callable[[list[Any]], None] | None = None) -> Link:
-        link = FaultyLink(name, self._broker, self._network, self.settings, on_push)
+    def _link(self, name: str, find: Find) -> Link:
+        link = FaultyLink(name, self._broker, self._network, self.settings)
         self._network.links.append(link)
         return link
 

@@ -86,13 +86,13 @@ class Link:
         connect_timeout_ms: int = 2_000,
         in_flight_max: int = IN_FLIGHT_MAX,
         in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
-        on_push: Callable[[list[Any]], None] | None = None,
     ) -> None:
         self.name = name
         self.failover_epoch = 0
         self.connected = False
         self.on_up: list[Callable[[Link], None]] = []
         self.on_down: list[Callable[[Link], None]] = []
+        self.on_push: Callable[[list[Any]], None] | None = None
         self.address: Address | None = None
         self._find = find
         self._loading_probe = loading_probe
@@ -101,7 +101,6 @@ class Link:
         self._connect_timeout_s = connect_timeout_ms / 1000
         self._in_flight_max = in_flight_max
         self._in_flight_bytes_max = in_flight_bytes_max
-        self._on_push = on_push
         self._waiting: deque[tuple[OnReply, float, int]] = deque()
         self._bytes = 0
         self._out: list[bytes | memoryview] = []
@@ -328,8 +327,8 @@ class Link:
             if reply is Ellipsis:
                 return
             if isinstance(reply, hiredis.PushNotification):
-                if self._on_push is not None:
-                    self._guarded(cast(OnReply, self._on_push), reply)
+                if self.on_push is not None:
+                    self._guarded(cast(OnReply, self.on_push), reply)
                 continue
             if not waiting:
                 refused = isinstance(reply, hiredis.ReplyError)  # a refused subscription

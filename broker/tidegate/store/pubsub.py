@@ -28,6 +28,7 @@ class PubSub:
         self._listeners: dict[bytes, dict[OnMessage, None]] = {}
         self._acks: dict[bytes, asyncio.Future[None]] = {}
         link.on_up.append(self._resubscribe)
+        link.on_push = self._deliver
 
     def listen(self, channel: str, listener: OnMessage) -> asyncio.Future[None]:
         """Add a listener. The future is done when Redis has confirmed the subscription."""
@@ -54,7 +55,7 @@ class PubSub:
                 ack.cancel()
             self._link.send_unanswered(["UNSUBSCRIBE", name])
 
-    def on_push(self, message: list[Any]) -> None:
+    def _deliver(self, message: list[Any]) -> None:
         """Deliver one RESP3 push."""
         kind = message[0]
         if kind == b"message":

@@ -75,17 +75,14 @@ class Store:
         if self.primary.topology.kind == "cluster":
             self.cluster = self._cluster()
             self.metadata_node = self.cluster.metadata_node
-            self.push = self._link("push", self.cluster.find_any, self._on_push)
+            self.push = self._link("push", self.cluster.find_any)
             self.cluster.push = self.push
         else:
             self.metadata_node = self._node(self.primary.find)
-            self.push = self._link("push", self.primary.find, self._on_push)
+            self.push = self._link("push", self.primary.find)
         self.pubsub = PubSub(self.push)
 
-    def _on_push(self, message: list[Any]) -> None:
-        self.pubsub.on_push(message)
-
-    def _link(self, name: str, find: Find, on_push: Callable[[list[Any]], None] | None = None) -> Link:
+    def _link(self, name: str, find: Find) -> Link:
         settings = self.settings
         return Link(
             name,
@@ -95,7 +92,6 @@ class Store:
             primary_only=self.primary.by_sentinels,
             command_timeout_ms=settings.redis_command_timeout_ms,
             connect_timeout_ms=settings.redis_connect_timeout_ms,
-            on_push=on_push,
         )
 
     def _node(self, find: Find) -> Node:
