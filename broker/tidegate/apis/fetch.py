@@ -18,7 +18,7 @@ from tidegate.apis.call import Call
 from tidegate.apis.fetch_message_sets import answer_message_sets
 from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, BYTES_MAX, Reading
 from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
-from tidegate.apis.mirroring import note_fetched, note_fetched_together
+from tidegate.apis.mirroring import note_fetched
 from tidegate.apis.registry import inline_api
 from tidegate.apis.shared_fetches import READ_COMMITTED, FetchKey, SharedAnswer
 from tidegate.errors import ClusterAuthorizationFailed
@@ -224,7 +224,12 @@ class Fetching(Reading):
 
     def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
         """Report that the clients have received the records."""
-        note_fetched_together(self._call.context, answer, connections)
+        context, key, found = self._call.context, answer.key, answer.found
+        context.usage.fetched_together(answer.topic, found.size, len(connections))
+        if context.mirror is not None:
+            context.mirror.fetched_together(
+                answer.topic, key.partition, connections, key.offset, found.end_offset, found.bases
+            )
 
     # -- the partitions of an answer
 

@@ -14,12 +14,11 @@ import structlog
 
 from tidegate.apis.call import BrokerContext, Call, Client
 from tidegate.apis.fetch_sessions import Wanted
-from tidegate.apis.shared_fetches import SharedAnswer
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
 from tidegate.groups.offsets import committed_partitions
 from tidegate.log.mirror import Mirror, quietly
-from tidegate.log.owners import Connection, Owner
+from tidegate.log.owners import Owner
 from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
@@ -40,14 +39,6 @@ def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
         _note_fetched(call.context.mirror, call, reported)
     except Exception:  # the answer is not sent yet
         logger.exception("fetch_not_mirrored")
-
-
-def note_fetched_together(context: BrokerContext, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
-    """Report records of one partition that several clients received, each in one answer."""
-    key, topic, found = answer.key, answer.topic, answer.found
-    context.usage.fetched_together(topic, found.size, len(connections))
-    if context.mirror is not None:
-        context.mirror.fetched_together(topic, key.partition, connections, key.offset, found.end_offset, found.bases)
 
 
 def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
