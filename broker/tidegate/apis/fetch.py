@@ -17,10 +17,9 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.fetch_message_sets import answer_message_sets
 from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, BYTES_MAX, Reading
-from tidegate.apis.fetch_sessions import NO_SESSION, FetchSet, Wanted
+from tidegate.apis.fetch_sessions import NO_SESSION, READ_COMMITTED, FetchKey, FetchSet, SharedAnswer, Wanted
 from tidegate.apis.mirroring import note_fetched
 from tidegate.apis.registry import inline_api
-from tidegate.apis.shared_fetches import READ_COMMITTED, FetchKey, SharedAnswer
 from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.log.owners import Connection
 from tidegate.protocol import error_responses, log_writers
@@ -214,12 +213,12 @@ class Fetching(Reading):
         self._end_wait()
         if self._session_id == NO_SESSION:
             fetch_set.close()
-            call.reply(answer.body)
+            call.reply(answer.response.body)
         else:
             wanted.sent_high_watermark, wanted.sent_log_start = found.high_watermark, found.log_start_offset
             wanted.result = None
             fetch_set.rotate(wanted)
-            call.reply(answer.in_session(self._session_id))
+            call.reply(answer.response.in_session(self._session_id))
         return call.client_id or "", f"/{call.client.host}", call.client.connection_id
 
     def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:

@@ -17,8 +17,7 @@ import structlog
 
 from tidegate.apis.call import Call
 from tidegate.apis.fetch_message_sets import are_markers
-from tidegate.apis.fetch_sessions import FetchSet, Wanted
-from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM
+from tidegate.apis.fetch_sessions import READ_COMMITTED, ZSTD_FROM, FetchSet, Wanted
 from tidegate.apis.slices import SLICE
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import (

@@ -18,12 +18,15 @@ from kio.schema.errors import ErrorCode
 if TYPE_CHECKING:
     from kio.schema.fetch.v18.request import FetchRequest
 
-    from tidegate.apis.shared_fetches import FetchKey, SharedAnswer
     from tidegate.log.logs import FetchedLog
     from tidegate.log.owners import Connection
-    from tidegate.protocol.log_writers import FetchPartition
+    from tidegate.log.read import Slice
+    from tidegate.protocol.log_writers import FetchPartition, SharedFetch
+    from tidegate.topics.model import Topic
 
+READ_COMMITTED: Final = 1
 TOPIC_IDS_FROM: Final = 13
+ZSTD_FROM: Final = 10
 SESSIONS_FROM: Final = 7
 EVICTABLE_AFTER_S: Final = 120.0
 NO_SESSION: Final = 0
@@ -34,6 +37,31 @@ _CANDIDATES_MAX: Final = 16
 PARTITIONS_MAX: Final = 200_000
 """Partitions of all sessions, about 300 bytes each; clients name them in requests without a session then."""
 _NO_TOPIC_ID: Final = bytes(16)
+
+
+class FetchKey(NamedTuple):
+    """What the answer to a waiting fetch depends on, beside the log, if one partition has records and it alone changed.
+
+    `topic` is the topic's name, or the 16 bytes of its id; epochs are -1 where the client sent none.
+    """
+
+    version: int
+    isolation: int
+    topic: str | bytes
+    partition: int
+    offset: int
+    bytes_max: int
+    leader_epoch: int
+    last_epoch: int
+
+
+class SharedAnswer(NamedTuple):
+    """The records for one `FetchKey`, and the response with them."""
+
+    topic: Topic
+    key: FetchKey
+    found: Slice
+    response: SharedFetch
 
 
 class WaitingFetch(Protocol):

@@ -15,15 +15,24 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidegate.apis.fetch_sessions import FetchSet, WaitingFetch, Wanted
-from tidegate.apis.shared_fetches import READ_COMMITTED, ZSTD_FROM, FetchKey, SharedAnswer
+from tidegate.apis.fetch_sessions import (
+    READ_COMMITTED,
+    ZSTD_FROM,
+    FetchKey,
+    FetchSet,
+    SharedAnswer,
+    WaitingFetch,
+    Wanted,
+)
 from tidegate.errors import KafkaError
 from tidegate.log.record_format.record_groups import RecordReader
+from tidegate.protocol.log_writers import FetchPartition, SharedFetch
 from tidegate.records.batch import holds_zstd
 
 if TYPE_CHECKING:
     from tidegate.log.logs import FetchedLog
     from tidegate.log.read import Slice
+    from tidegate.topics.model import Topic
 
 logger = structlog.get_logger()
 
@@ -140,7 +149,7 @@ class SharedRead:
         if key.version < ZSTD_FROM and holds_zstd(found.buffers):
             self._resume_all()
             return
-        self._answer(SharedAnswer(self._log.topic, key, found), 0)
+        self._answer(_encoded(self._log.topic, key, found), 0)
 
     def _answer(self, answer: SharedAnswer, start: int) -> None:
         end = start + ANSWERS_PER_TICK
@@ -161,6 +170,15 @@ class SharedRead:
     def _resume_all(self) -> None:
         for _, fetch in self._waiting:
             _resume(fetch)
+
+
+def _encoded(topic: Topic, key: FetchKey, found: Slice) -> SharedAnswer:
+    aborted = list(found.aborted) if key.isolation == READ_COMMITTED else None
+    result = FetchPartition(
+        key.partition, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
+        aborted, found.buffers, found.size,
+    )  # fmt: skip
+    return SharedAnswer(topic, key, found, SharedFetch(key.version, [(key.topic, [result])]))
 
 
 def _resume(fetch: WaitingFetch) -> None:

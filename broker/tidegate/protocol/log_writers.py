@@ -28,6 +28,8 @@ _PRODUCED_START: Final = struct.Struct(">ihqqq").pack
 _FETCHED: Final = struct.Struct(">ihqq").pack
 _FETCHED_START: Final = struct.Struct(">ihqqq").pack
 _FETCH_HEAD: Final = struct.Struct(">xxxxhi").pack
+_SESSION_AT: Final = 6
+_SESSION_END: Final = 10
 _ABORTED: Final = struct.Struct(">qq").pack
 _ABORTED_TAGS: Final = struct.Struct(">qqx").pack
 _DIVERGING: Final = struct.Struct(">BBiqB").pack
@@ -135,6 +137,29 @@ def fetch(
     if head:
         out.append(head)
     return out
+
+
+class SharedFetch:
+    """A Fetch response for several sessions, encoded once.
+
+    Only throttle time, error code and session id precede the topics, so the responses of two sessions differ in the
+    four bytes of the session id alone. The bytes live as long as the replies that contain them; records above
+    `INLINE_BYTES_MAX` are the buffers of the partitions.
+    """
+
+    __slots__ = ("_first", "_rest", "body")
+
+    def __init__(self, version: int, topics: Sequence[tuple[str | bytes, Sequence[FetchPartition]]]) -> None:
+        first, *rest = fetch(version, 0, 0, topics)
+        self._first = bytes(first)
+        self._rest = rest
+        self.body: bytes | Sequence[Body] = [self._first, *rest] if rest else self._first
+        """The response without a session."""
+
+    def in_session(self, session_id: int) -> bytes | Sequence[Body]:
+        """The response in a fetch session; v7 and later."""
+        first = self._first[:_SESSION_AT] + INT32(session_id) + self._first[_SESSION_END:]
+        return [first, *self._rest] if self._rest else first
 
 
 def _partition_tags(partition: FetchPartition) -> bytes:

@@ -17,7 +17,7 @@ import pytest
 from tests.support.log_broker import Asked, Connection, fetch_request
 from tests.unit.apis import fakes
 from tests.unit.apis.fakes import BATCH, BATCH_BYTES, FakeBroker, FakeLog
-from tidegate.apis import log_ends, shared_fetches
+from tidegate.apis import log_ends
 from tidegate.apis.fetch import Fetching
 from tidegate.protocol import log_writers
 from tidegate.records.batch import Codec
@@ -199,7 +199,7 @@ async def test_one_read_and_one_encoding_however_many_wait(held: bool, monkeypat
         encoded += 1
         return write(*args)
 
-    monkeypatch.setattr(shared_fetches.log_writers, "fetch", count)
+    monkeypatch.setattr(log_writers, "fetch", count)
     request = fetch_request(ONE, max_wait_ms=60_000)
     parked = [broker.connect(number).send(request) for number in range(1_000)]
     reads_before = len(log.reads)
