@@ -11,9 +11,8 @@ import structlog
 
 from tidegate.apis.commit_reports import CommitReports
 from tidegate.apis.fetch_sessions import FetchSessions
-from tidegate.apis.fetch_waits import FetchWaits
-from tidegate.apis.log_ends import LogEnds
 from tidegate.apis.timeouts import Timeouts
+from tidegate.apis.waiting_fetches import FetchWaits, LogEnds
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.resource_configs import ResourceConfigs
 from tidegate.groups.consumer.topic_view import CatalogTopics

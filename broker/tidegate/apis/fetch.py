@@ -184,7 +184,7 @@ class Fetching(Reading):
             if self._timer is not None:
                 self._timer.cancel()
 
-    # -- answering together with other fetches (`log_ends`)
+    # -- answering together with other fetches (`waiting_fetches`)
 
     def shared_key(self, wanted: Wanted) -> FetchKey | None:
         """What the answer depends on if this partition has records now; None if on more than this partition."""

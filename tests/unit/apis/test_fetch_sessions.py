@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis import fetch_sessions
 from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
-from tidegate.apis.log_ends import LogEnds
+from tidegate.apis.waiting_fetches import LogEnds
 from tidegate.protocol.log_writers import FetchPartition
 
 MINE, OTHERS = 1, 2

@@ -1,9 +1,9 @@
-"""Fetched partitions that wait at the ends of their logs: one listener a log, one read for all who wait for the same.
+"""Fetches that wait for data: parked by connection, woken by the ends of their logs.
 
-A change of a log makes its partition due in every fetch set that listens. At the end of the tick the fetches whose
-answer depends on this partition alone are grouped by what they wait for (`FetchKey`); each group is answered from one
-read and one encoded response. All others evaluate what is due by themselves (`Fetching.resume`), also when the read
-finds no records, an error, or an epoch that differs.
+One listener a log, one read for all who wait for the same: a change of a log makes its partition due in every fetch set
+that listens. At the end of the tick the fetches whose answer depends on this partition alone are grouped by what they
+wait for (`FetchKey`); each group is answered from one read and one encoded response. All others evaluate what is due by
+themselves (`Fetching.resume`), also when the read finds no records, an error, or an epoch that differs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -38,6 +38,72 @@ logger = structlog.get_logger()
 
 ANSWERS_PER_TICK: Final = 256
 """Fetches answered from one read before other work of the event loop runs: a few ms."""
+
+
+class ParkedFetch(Protocol):
+    """A fetch of a topic or of a share group that waits."""
+
+    def resume(self) -> None:
+        """Read what changed, and answer if that is enough."""
+
+    def answer(self) -> None:
+        """Answer with the records read so far."""
+
+    def cancel(self) -> None:
+        """Stop, because the client disconnected."""
+
+
+class FetchWaits:
+    """The parked fetches of a broker, by connection."""
+
+    def __init__(self) -> None:
+        self._parked: dict[int, set[ParkedFetch]] = {}
+        self._woken: list[ParkedFetch] = []
+        self._drain: asyncio.Task[None] | None = None
+
+    def follow(self, connection_id: int) -> bool:
+        """Register a connection; returns whether it is new."""
+        if connection_id in self._parked:
+            return False
+        self._parked[connection_id] = set()
+        return True
+
+    def close_connection(self, connection_id: int) -> None:
+        """Cancel the fetches of a closed connection."""
+        for fetch in self._parked.pop(connection_id, ()):
+            fetch.cancel()
+
+    def park(self, connection_id: int, fetch: ParkedFetch, draining: asyncio.Event) -> bool:
+        """Park a fetch until `leave`; False if its connection is closed already."""
+        parked = self._parked.get(connection_id)
+        if parked is None:
+            return False
+        parked.add(fetch)
+        if self._drain is None:
+            self._drain = asyncio.get_running_loop().create_task(self._answer_when(draining))
+        return True
+
+    def leave(self, connection_id: int, fetch: ParkedFetch) -> None:
+        """Remove an answered fetch."""
+        parked = self._parked.get(connection_id)
+        if parked is not None:
+            parked.discard(fetch)
+
+    def wake(self, fetch: ParkedFetch) -> None:
+        """Resume a fetch at the end of this tick."""
+        if not self._woken:
+            asyncio.get_running_loop().call_soon(self._resume)
+        self._woken.append(fetch)
+
+    def _resume(self) -> None:
+        woken, self._woken = self._woken, []
+        for fetch in woken:
+            fetch.resume()
+
+    async def _answer_when(self, draining: asyncio.Event) -> None:
+        await draining.wait()
+        for fetch in [fetch for parked in self._parked.values() for fetch in parked]:
+            fetch.answer()
 
 
 class LogEnds:

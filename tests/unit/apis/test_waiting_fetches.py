@@ -17,7 +17,7 @@ import pytest
 from tests.support.log_broker import Asked, Connection, fetch_request
 from tests.unit.apis import fakes
 from tests.unit.apis.fakes import BATCH, BATCH_BYTES, FakeBroker, FakeLog
-from tidegate.apis import log_ends
+from tidegate.apis import waiting_fetches
 from tidegate.apis.fetch import Fetching
 from tidegate.protocol import log_writers
 from tidegate.records.batch import Codec
@@ -257,7 +257,7 @@ async def test_connection_that_fails_or_closes_delays_no_other(monkeypatch: pyte
 
 
 async def test_other_work_runs_between_many_answers(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(log_ends, "ANSWERS_PER_TICK", 10)
+    monkeypatch.setattr(waiting_fetches, "ANSWERS_PER_TICK", 10)
     log = FakeLog()
     broker, request = FakeBroker([log]), fetch_request(ONE, max_wait_ms=60_000)
     parked = [broker.connect(number).send(request) for number in range(25)]
