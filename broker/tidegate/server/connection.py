@@ -23,7 +23,7 @@ from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
 from tidegate.protocol.primitives import DecodeError
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
-from tidegate.server.muting import UNREAD, Muting
+from tidegate.server.muting import BLOCKED_ON_WRITE, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
 from tidegate.server.routes import find_route
@@ -107,12 +107,12 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The write buffer is above its high-water mark: stop reading from this client."""
-        self.blocked |= UNREAD
+        self.blocked |= BLOCKED_ON_WRITE
         self._pause()
 
     def resume_writing(self) -> None:
         """The write buffer is below its low-water mark: resume reading."""
-        self.blocked &= ~UNREAD
+        self.blocked &= ~BLOCKED_ON_WRITE
         self.last_active_s = perf_counter()
         self.resume()
 
@@ -370,7 +370,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
         """The connection's state for the sweeper and for a drain."""
         if self._ended or (self.splitter.partial and not self._paused):
             return ConnectionState.READING
-        if self.blocked & UNREAD:
+        if self.blocked & BLOCKED_ON_WRITE:
             return ConnectionState.BLOCKED_ON_WRITE
         if self._paused or self._task_request is not None or self.queue:
             return ConnectionState.WAITING

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import perf_counter
 from typing import Any, Final
 
-UNREAD: Final = 1
+BLOCKED_ON_WRITE: Final = 1
 """The client does not read its replies."""
 MUTED: Final = 2
 """The client is beyond its quota."""
@@ -19,7 +19,7 @@ class Muting:
     """Part of a connection."""
 
     blocked = 0
-    """Why nothing is read, whatever the limits allow: UNREAD, MUTED, LOADING."""
+    """Why nothing is read, whatever the limits allow: BLOCKED_ON_WRITE, MUTED, LOADING."""
     closed: bool
     server: Any
     last_active_s: float
