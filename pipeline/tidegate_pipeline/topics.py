@@ -68,10 +68,10 @@ def _own_bits(client: Client, prefix: str, topics: Sequence[Topic]) -> dict[str,
     if not topics:
         return {}
     keys = ClusterKeys(prefix)
-    with client.pipeline(transaction=False) as asking:
+    with client.pipeline(transaction=False) as pipe:
         for topic in topics:
-            asking.hget(keys.topic(topic.org, topic.name), _BITS_CONFIG)
-        found = asking.execute()
+            pipe.hget(keys.topic(topic.org, topic.name), _BITS_CONFIG)
+        found = pipe.execute()
     return {
         topic.name: replace(topic, bits=int(bits))
         for topic, bits in zip(topics, found, strict=True)
@@ -106,11 +106,11 @@ class Condition(NamedTuple):
 def with_configs(client: Client, prefix: str, topics: Iterable[Topic], conditions: Sequence[Condition]) -> list[Topic]:
     """Those of the topics of which all conditions hold."""
     keys, found = ClusterKeys(prefix), list(topics)
-    with client.pipeline(transaction=False) as asking:
+    with client.pipeline(transaction=False) as pipe:
         for topic in found:
-            asking.hmget(keys.topic(topic.org, topic.name), [one.name for one in conditions])
+            pipe.hmget(keys.topic(topic.org, topic.name), [one.name for one in conditions])
         return [
             topic
-            for topic, reported in zip(found, asking.execute(), strict=True)
+            for topic, reported in zip(found, pipe.execute(), strict=True)
             if all((value == one.value.encode()) is one.wanted for value, one in zip(reported, conditions, strict=True))
         ]

@@ -146,9 +146,9 @@ class LagReader:
         self._round = 0
         self._now_ms = 0
 
-    def forget_groups(self, but: Iterable[str]) -> None:
-        """Drop cached groups except those with these names."""
-        self._owners = {ref: self._owners[ref] for ref in but if ref in self._owners}
+    def retain_groups(self, names: Iterable[str]) -> None:
+        """Drop cached groups but those with these names."""
+        self._owners = {ref: self._owners[ref] for ref in names if ref in self._owners}
 
     def forget(self) -> None:
         """Drop all that was read."""

@@ -178,7 +178,7 @@ class LagSampler:
         shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
         listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
         groups = [name.decode() for names in listed for name in names]
-        self._reader.forget_groups(but=groups)
+        self._reader.retain_groups(groups)
         self._first_places = {ref: self._first_places[ref] for ref in groups if ref in self._first_places}
         return sorted(groups, key=lambda ref: (self._first_places.get(ref, ("", 0)), ref))
 

@@ -37,7 +37,7 @@ def places(topics: Iterable[Topic]) -> list[Place]:
 
 def highest_fence(client: Client, prefix: str, org: str) -> int:
     """The number of the archive query that started last, wherever it left one; 0 where none did."""
-    with client.pipeline(transaction=False) as asking:
+    with client.pipeline(transaction=False) as pipe:
         for place in places(read_topics(client, prefix, org).values()):
-            asking.hget(place.keys(prefix).archive, "fence")
-        return max((int(fence) for fence in asking.execute() if fence), default=0)
+            pipe.hget(place.keys(prefix).archive, "fence")
+        return max((int(fence) for fence in pipe.execute() if fence), default=0)

@@ -65,8 +65,8 @@ def _reader(config: Path | None, since: str | None, until: str | None, wanted: d
     except ImportError:
         raise UsageError("plots need matplotlib: pip install 'tidegate-pipeline[plots]'") from None
     from tidegate_pipeline import settings as pipeline_settings
-    from tidegate_pipeline.plots.tables import moment, read_rows
+    from tidegate_pipeline.plots.tables import parse_time, read_rows
 
     settings = pipeline_settings.load(config)
-    span = moment(since, datetime.fromtimestamp(0, UTC)), moment(until, datetime.now(UTC))
-    return lambda table, columns, more: read_rows(settings, table, columns, *span, wanted | more)
+    between = parse_time(since, datetime.fromtimestamp(0, UTC)), parse_time(until, datetime.now(UTC))
+    return lambda table, columns, more: read_rows(settings, table, columns, *between, wanted | more)

@@ -73,10 +73,10 @@ def _reported(
 
 
 def _same(what: str, driver: str, executors: Sequence[str], *, minor_only: bool = False) -> Finding:
-    def cut(version: str) -> str:
+    def compared(version: str) -> str:
         return ".".join(version.split(".")[:2]) if minor_only else version
 
-    others = sorted({version for version in executors if cut(version) != cut(driver)})
+    others = sorted({version for version in executors if compared(version) != compared(driver)})
     if not others:
         return Finding(Severity.OK, what, driver)
     return Finding(Severity.ERROR, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")

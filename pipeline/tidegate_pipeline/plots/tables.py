@@ -18,7 +18,7 @@ _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 Row = dict[str, Any]
 
 
-def moment(text: str | None, default: datetime) -> datetime:
+def parse_time(text: str | None, default: datetime) -> datetime:
     """A time as people give it: ISO 8601, UTC where it names no zone, or `90m`: so long ago. Raises UsageError."""
     if text is None:
         return default

@@ -270,9 +270,9 @@ def walk_segments(segments: Sequence[Segment], tier_range: TierRange, limits: Li
         segment_range = replace(whole, end=max(end, position + least))
         if segment_range.end <= position:
             break
-        cut = segment_range.steps(limits.grain_size, limits.grain_records)
-        steps += cut
-        size, records = size + sum(step.size for step in cut), records + sum(step.records for step in cut)
+        split = segment_range.steps(limits.grain_size, limits.grain_records)
+        steps += split
+        size, records = size + sum(step.size for step in split), records + sum(step.records for step in split)
         position = segment_range.end
         if position < segment.end_offset:
             break

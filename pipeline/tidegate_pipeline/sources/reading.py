@@ -62,8 +62,8 @@ def read_range(access: Access, range_: PlannedRange) -> Iterator[tuple[PlannedRa
 def _read_until_trimmed(access: Access, part_range: PlannedRange, trims: list[int]) -> Iterator[list[StoredBatch]]:
     try:
         yield from _BY_TIER[part_range.tier](access, part_range)
-    except _Trimmed as cut:
-        trims.append(cut.position)
+    except _Trimmed as trimmed:
+        trims.append(trimmed.position)
 
 
 def _plan_again(access: Access, range_: PlannedRange) -> list[PlannedRange]:

@@ -19,7 +19,7 @@ from tidegate_pipeline.cli import application
 from tidegate_pipeline.errors import UsageError
 from tidegate_pipeline.plots.lag import by_partition, stuck_stretches, together, total
 from tidegate_pipeline.plots.storm import MEMBERS_MAX, latest, most_troublesome
-from tidegate_pipeline.plots.tables import moment
+from tidegate_pipeline.plots.tables import parse_time
 
 START = datetime(2026, 11, 21, 18, tzinfo=UTC)
 
@@ -172,7 +172,12 @@ def test_plot_of_a_storm_selects_members() -> None:
 
 
 def test_times_as_people_give_them() -> None:
-    assert moment("2026-11-21T18:00", START) == moment("2026-11-21T19:00+01:00", START) == moment(None, START) == START
-    assert timedelta(minutes=89) < datetime.now(UTC) - moment("90m", START) < timedelta(minutes=91)
+    assert (
+        parse_time("2026-11-21T18:00", START)
+        == parse_time("2026-11-21T19:00+01:00", START)
+        == parse_time(None, START)
+        == START
+    )
+    assert timedelta(minutes=89) < datetime.now(UTC) - parse_time("90m", START) < timedelta(minutes=91)
     with pytest.raises(UsageError, match="not a time"):
-        moment("soon", START)
+        parse_time("soon", START)

@@ -131,10 +131,10 @@ def _ends(client: Any, logs: Sequence[LogKeys]) -> list[list[Any]]:
     """The script's replies: by EVAL_RO for read-only users; by EVAL for brokers' users, which lack that right."""
 
     def ask(verb: str) -> list[list[Any]]:
-        with client.pipeline(transaction=False) as asking:
+        with client.pipeline(transaction=False) as pipe:
             for keys in logs:
-                getattr(asking, verb)(EXAMINE_END.source, 2, keys.log, keys.meta)
-            return list(asking.execute())
+                getattr(pipe, verb)(EXAMINE_END.source, 2, keys.log, keys.meta)
+            return list(pipe.execute())
 
     try:
         return ask("eval_ro")

@@ -241,7 +241,7 @@ def trim(
     from tidegate.cli.client.kafka_client import KafkaClient
     from tidegate.cli.output import write_rows
 
-    async def cut() -> list[dict[str, Any]]:
+    async def delete_records() -> list[dict[str, Any]]:
         async with KafkaClient(brokers) as kafka:
             indexes = partition or sorted((await topic_requests.described(kafka, name)).leaders)
             return await topic_requests.trim(kafka, name, dict.fromkeys(indexes, before))
@@ -249,7 +249,7 @@ def trim(
     of = f"partitions {', '.join(map(str, partition))}" if partition else "all partitions"
     what = "all records" if before < 0 else f"the records below offset {before}"
     confirm_change(cluster_of_brokers(brokers), f"{what} of {of} of {name} are deleted", yes, always=True)
-    rows = asyncio.run(cut())
+    rows = asyncio.run(delete_records())
     write_rows(output, _TRIMMED, rows)
     if any(row["error"] for row in rows):
         raise typer.Exit(BAD_NEWS)
