@@ -137,7 +137,7 @@ class Broker:
             self._forget_offsets,
             on_removed=self._topic_removed,
         )
-        self.logs = Logs(store, settings, self.catalog.get, on_failover_handled=guard.on_failover_handled)
+        self.logs = Logs(store, settings, self.catalog.get, guard.on_failover_handled, self.catalog.refresh)
         heartbeats = Heartbeats(store, settings, lease.name, clock, self._preferred.coordinates)
         consumers = ConsumerHeartbeats(
             store,

@@ -10,12 +10,16 @@ import pytest
 import redis
 
 from tests.scripts.test_compaction import add, records, topic_of
+from tests.support.built import ENDPOINTS
 from tests.support.logs import TOPIC, broker, given_log
+from tests.support.whole_broker import WholeBroker
+from tidegate.broker import build
 from tidegate.cli.client import compaction_requests as command
 from tidegate.cli.client.stray_entries import Partition
 from tidegate.log import compaction_requests, compactor
 from tidegate.log.compaction_requests import TAKE_COMPACTION, UPDATE_COMPACTION, CompactionRequests
 from tidegate.log.logs import Logs
+from tidegate.log.upkeep import no_refresh
 from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
 from tidegate.store.store import Store
@@ -39,7 +43,7 @@ def partition(store: Store, topic: Any = TOPIC, index: int = 0) -> Partition:
 def requests_of(logs: Logs, topic: Any) -> CompactionRequests:
     """Those of one broker, which knows one partition."""
     item = command.item_of(partition(logs.store, topic))
-    return CompactionRequests(logs.store, lambda asked: logs.partition(topic, 0) if asked == item else None)
+    return CompactionRequests(logs.store, lambda asked: logs.partition(topic, 0) if asked == item else None, no_refresh)
 
 
 async def compact(store: Store, *partitions: Partition, timeout_s: float = WAIT_S) -> list[dict[str, Any]]:
@@ -130,3 +134,23 @@ async def test_compaction_request_fails_with_its_reason(store: Store, settings: 
         await served.close()
     [row] = await compact(store, partition(store), timeout_s=0.2)
     assert row["error"] == "not done within 0.2 s: no broker took the request"
+
+
+async def test_compaction_request_for_what_another_broker_has_just_made(store: Store, settings: Settings) -> None:
+    there = await WholeBroker(settings).start()
+    here = build(settings, store, ENDPOINTS)  # its topics are not loaded yet
+    assert here.logs.retention is not None
+    served = here.logs.retention._requests
+    served.start()
+    try:
+        topic = await there.create("t")
+        [row] = await compact(store, partition(store, topic))
+        assert row["error"] == "cleanup.policy of the topic has no compact"
+        await there.context.catalog.alter_configs("default", "t", lambda now: now | {"cleanup.policy": "compact"})
+        await here.logs.start()
+        [row] = await compact(store, partition(store, topic))
+        assert (row["offset"], row["error"]) == (0, "")
+    finally:
+        await here.logs.close()
+        await here.catalog.close()
+        await there.close()

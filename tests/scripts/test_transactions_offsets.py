@@ -219,8 +219,7 @@ async def test_pending_offset_belongs_to_the_topic_of_now(store: Store, settings
         late = brokers.all[1].context.catalog
         old = late.get("default", "t")
         assert old is not None
-        await late._loops.close()
-        brokers.all[1].store.pubsub.forget(store.cluster_keys.topic_changes, late._follower._on_message)
+        await brokers.all[1].follow_no_topics()
         producer = await brokers.producer().init()
         new = await made_again(brokers)
 

@@ -76,6 +76,12 @@ class WholeBroker:
         dotted = {key.replace("_", "."): value for key, value in overrides.items()}
         return await self.context.catalog.create(org, name, partition_count, dotted, uuid4())
 
+    async def follow_no_topics(self) -> None:
+        """Learn of changes of topics only by a refresh, as a broker whose notifications are late."""
+        catalog = self.context.catalog
+        await catalog._loops.close()
+        self.store.pubsub.forget(self.store.cluster_keys.topic_changes, catalog._follower._on_message)
+
     async def mirrored(self) -> None:
         """All changes of the mirror are written."""
         mirror = self.context.mirror

@@ -57,6 +57,8 @@ _ADMINISTRATORS: Final = "default"
 )
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
     """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
+    if any(resource.resource_type == TOPIC for resource in request.resources):
+        await call.context.catalog.refresh()  # another broker may have altered them
     results = [await _describe(call, resource, request) async for resource in in_slices(request.resources, 1)]
     return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))
 

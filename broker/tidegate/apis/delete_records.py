@@ -51,6 +51,7 @@ _AT_ONCE: Final = 16
 )
 async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     """Delete the records below an offset of each partition (KIP-107); the low watermark is the new log start."""
+    await call.context.catalog.refresh()  # another broker may have changed policies or partitions
     topics = []
     for asked in request.topics:
         topic = await _topic_of(call, asked.name)

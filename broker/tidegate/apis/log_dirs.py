@@ -53,6 +53,7 @@ _AT_ONCE: Final = 64
 )
 async def describe_log_dirs(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """The bytes of partitions in Redis (KIP-113); unknown ones are left out. v4: total bytes (KIP-827), not known."""
+    await call.context.catalog.refresh()  # what another broker has just made is not left out
     topics = []
     for topic, indexes in _wanted(call, request.topics):
         led = [index async for index in in_slices(indexes) if _leads(call, topic, index)]

@@ -173,6 +173,7 @@ def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
 )
 async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """Delete topics with their records and committed offsets. v6: by name or id."""
+    await call.context.catalog.refresh()  # another broker may have made a topic again
     times = Counter[tuple[str | None, UUID | None]]((topic.name, topic.topic_id) for topic in request.topics)
 
     async def one(wanted: tuple[str | None, UUID | None]) -> DeletableTopicResult:

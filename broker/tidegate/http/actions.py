@@ -164,6 +164,7 @@ async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str
     async with begin(context, actor, "topic.delete", org, topic=name) as entry:
         if not context.settings.delete_topic_enable:
             raise TopicDeletionDisabled("delete_topic_enable is off")
+        await context.catalog.refresh()
         topic = await context.catalog.find(org, name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
@@ -187,6 +188,7 @@ async def trim_topic(
     partitions before the failed one have been trimmed then, and the audit lists them.
     """
     async with begin(context, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
+        await context.catalog.refresh()
         topic = await context.catalog.find(org, name)
         if topic is None or not all(index < topic.partition_count for index in before):
             raise UnknownTopicOrPartition(f"there is no topic {name} with all these partitions")
@@ -215,6 +217,7 @@ async def alter_configs(
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.altered(context.settings, overrides, changes)
 
+    await context.catalog.refresh()
     topic = await context.catalog.find(org, name)
     before = {one: topic.overrides.get(one) for one, _, _ in changes} if topic else {}
     arguments = {"topic": name, "set": dict(values), "defaults": list(defaults), "before": before}

@@ -29,6 +29,7 @@ async def producers(
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
+    await context.catalog.refresh()
     found = await context.catalog.find(org, topic)
     if found is None:
         raise UnknownTopicOrPartition

@@ -26,6 +26,7 @@ class StoredOffsets:
     async def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Committed offsets of a group, for topics that exist."""
         stored = await self.context.store.read("HGETALL", self.context.store.group_keys(self.org, group_id).offsets)
+        await self.context.catalog.refresh()
         found = {}
         for name, value in stored.items():
             place, entry = split_field(name.decode()), parse_entry(value)

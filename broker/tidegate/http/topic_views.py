@@ -58,6 +58,7 @@ async def topic(
 
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
+    await context.catalog.refresh()
     found = await context.catalog.find(org, name)
     if found is None:
         raise UnknownTopicOrPartition(f"there is no topic {name}")

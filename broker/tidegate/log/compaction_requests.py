@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -35,13 +35,15 @@ _AT_ONCE: Final = 100
 """Partitions that one broker takes; they wait together and are compacted one after another."""
 
 FindItem = Callable[[str], "PartitionLog | RecordLog | None"]
+Refresh = Callable[[], Awaitable[None]]
+"""Raises StoreUnavailable."""
 
 
 class CompactionRequests:
-    """Serves the requests; `find_item` finds the log that a member of the upkeep list names."""
+    """Serves the requests; `find_item` finds the log that a member of the upkeep list names, by the cached topics."""
 
-    def __init__(self, store: Store, find_item: FindItem) -> None:
-        self._store, self._find_item = store, find_item
+    def __init__(self, store: Store, find_item: FindItem, refresh_topics: Refresh) -> None:
+        self._store, self._find_item, self._refresh_topics = store, find_item, refresh_topics
         self._key = store.cluster_keys.compactions
         self._wanted = asyncio.Event()
         self._compacting = asyncio.Lock()
@@ -111,6 +113,7 @@ class CompactionRequests:
 
     async def _result(self, item: str) -> str:
         """Compact; what the request gets to know. Raises StoreUnavailable, OffsetNotAvailable."""
+        await self._refresh_topics()  # another broker may just have made or altered the topic
         log = self._find_item(item)
         if log is None:
             return "failed there is no such partition"

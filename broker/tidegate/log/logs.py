@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log.compaction_requests import Refresh
 from tidegate.log.failover_epoch import FailoverEpochs
 from tidegate.log.partition import PartitionLog, PartitionServices
 from tidegate.log.record_format.record_groups import RecordGroups, RecordReader
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.services import POLL_MS
-from tidegate.log.upkeep import FindTopic, Retention, upkeep_item
+from tidegate.log.upkeep import FindTopic, Retention, no_refresh, upkeep_item
 from tidegate.settings import Settings
 from tidegate.store.changed_groups import note
 from tidegate.store.key_lanes import poll_streams
@@ -34,7 +35,8 @@ FetchedLog = PartitionLog | RecordReader
 class Logs(PartitionServices):
     """Every partition that this broker has used, with the shared cache, writer and durability proofs.
 
-    `find_topic(org, name)` gives retention the topics that exist; without it this broker does no retention.
+    `find_topic(org, name)` gives retention the topics that exist, and `refresh_topics` brings them up to date; without
+    the former this broker does no retention.
     `on_failover_handled` gets the failover epoch whenever it becomes known.
     Raises CannotStart if the archive cannot be opened.
     """
@@ -45,12 +47,15 @@ class Logs(PartitionServices):
         settings: Settings,
         find_topic: FindTopic | None = None,
         on_failover_handled: Callable[[int], None] | None = None,
+        refresh_topics: Refresh = no_refresh,
     ) -> None:
         super().__init__(store, settings)
         self.failover_epochs = FailoverEpochs(store, self.drop_views, on_failover_handled)
         self.record_groups = RecordGroups(store)
         self.new_record_logs: set[RecordLog] = set()
-        self.retention = Retention(store, settings, find_topic, self.partition) if find_topic is not None else None
+        self.retention: Retention | None = None
+        if find_topic is not None:
+            self.retention = Retention(store, settings, find_topic, self.partition, refresh_topics)
         self._partitions: dict[tuple[str, int], AnyLog] = {}
         self._upkeep_known: set[str] = set()
         self._lag_is_sampled = settings.lag_sample_interval_ms > 0

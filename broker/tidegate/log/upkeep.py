@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from tidegate.errors import KafkaError, StoreUnavailable, UnknownTopicOrPartition
-from tidegate.log.compaction_requests import CompactionRequests
+from tidegate.log.compaction_requests import CompactionRequests, Refresh
 from tidegate.log.compactor import Compactor
 from tidegate.log.partition import PartitionLog
 from tidegate.log.record_format import record_retention
@@ -34,17 +34,28 @@ FindTopic = Callable[[str, str], "Topic | None"]
 FindLog = Callable[["Topic", int], PartitionLog | RecordLog]
 
 
+async def no_refresh() -> None:
+    """For topics that are never outdated."""
+
+
 class Retention:
     """Takes due partitions from the shared list, every CHECK_INTERVAL_MS."""
 
-    def __init__(self, store: Store, settings: Settings, find_topic: FindTopic, find_log: FindLog) -> None:
+    def __init__(
+        self,
+        store: Store,
+        settings: Settings,
+        find_topic: FindTopic,
+        find_log: FindLog,
+        refresh_topics: Refresh = no_refresh,
+    ) -> None:
         self._store = store
         self._find_topic = find_topic
         self._find_log = find_log
         self._interval_ms = CHECK_INTERVAL_MS
         self._task: asyncio.Task[None] | None = None
         self._compactor = Compactor(self._store, self._interval_ms)
-        self._requests = CompactionRequests(self._store, self._log_of)
+        self._requests = CompactionRequests(self._store, self._log_of, refresh_topics)
 
     def start(self) -> None:
         """Start the periodic check."""
