@@ -23,9 +23,12 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from bench.cluster import Cluster
+from tests.support.members import Member
+from tests.support.wire import RawClient
 from tidegate.cli.client.group_guard import Guard
 from tidegate.cli.client.group_requests import Place
 from tidegate.command_line import command_line
+from tidegate.telemetry.visible import CONTROLS
 
 RECORDS = 40
 PARTITIONS = 2
@@ -437,6 +440,24 @@ async def test_delete_asks_first(shell: Shell) -> None:
 
 
 # -- the admin HTTP
+
+
+async def test_changes_print_no_control_characters_of_names(shell: Shell) -> None:
+    group = f"{shell.group}\x1b[2J\nforged"
+    async with await RawClient.connect(shell.cluster.brokers[0].address, client_id="web\x1b[2J\nforged") as client:
+        member = Member(client, group, instance_id="one\x1b[2J\nforged")
+        await member.round()
+        printed = [
+            await shell.type("delete", group, "--yes", code=2),
+            await shell.type("evict", group, "nobody", code=2),
+            await shell.type("reset", group, "--topic", shell.topic, "--to-earliest", "--execute", "--yes", code=1),
+            await shell.type("evict", group, member.member_id),
+            await shell.type("delete", group, "--yes"),
+        ]
+    text = "".join(printed)
+    assert r"web\x1b[2J\nforged" in text and r"one\x1b[2J\nforged" in text
+    assert not CONTROLS.search(text.replace("\n", ""))
+    assert not [line for line in text.splitlines() if line.startswith("forged")]
 
 
 async def test_group_command_admin_http_answers_for_any_group_of_an_org(shell: Shell) -> None:

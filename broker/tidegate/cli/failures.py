@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.startup import CannotStart
+from tidegate.telemetry.visible import visible
 
 DONE: Final = 0
 BAD_NEWS: Final = 1
@@ -48,7 +49,7 @@ def reporting(run: Callable[[], None]) -> None:
         run()
         sys.stdout.flush()
     except (CannotStart, CommandFailed) as failure:
-        print(f"tidegate: {failure}", file=sys.stderr)  # noqa: T201 - this is where commands report
+        print(f"tidegate: {visible(str(failure))}", file=sys.stderr)  # noqa: T201 - this is where commands report
         sys.exit(FAILED)
     except OSError as error:
         if error.errno != errno.EPIPE:

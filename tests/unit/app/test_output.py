@@ -9,6 +9,8 @@ import pytest
 import structlog
 import yaml
 
+from tidegate.cli.change_notice import confirm_change
+from tidegate.cli.failures import CommandFailed, reporting
 from tidegate.cli.output import Column, Form, write_findings, write_pairs, write_rows
 from tidegate.telemetry.logs import configure
 from tidegate.telemetry.visible import CONTROLS
@@ -33,6 +35,7 @@ def test_machines_get_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> N
 
 
 HOSTILE = "web\x1b[2J\n9999  forged\x9b1A\u202e"
+HOSTILE_SHOWN = r"web\x1b[2J\n9999  forged\x9b1A\u202e"
 
 
 @pytest.mark.parametrize("form", [Form.TABLE, Form.CSV])
@@ -42,7 +45,7 @@ def test_write_rows_control_characters_are_escaped_on_a_terminal(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     write_rows(form, [Column("group", "GROUP")], [{"group": HOSTILE}])
     _, row = capsys.readouterr().out.splitlines()
-    assert row == r"web\x1b[2J\n9999  forged\x9b1A\u202e"
+    assert row == HOSTILE_SHOWN
 
 
 @pytest.mark.parametrize("form", [Form.JSON, Form.YAML])
@@ -52,6 +55,20 @@ def test_write_rows_machine_forms_contain_no_control_character(capsys: pytest.Ca
     assert not CONTROLS.search(out.replace("\n", ""))
     parsed = json.loads(out) if form is Form.JSON else yaml.safe_load(out)
     assert parsed == [{"group": HOSTILE}]
+
+
+def test_reporting_failure_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise CommandFailed(f"group g has no member m; it has {HOSTILE}")
+
+    with pytest.raises(SystemExit):
+        reporting(fail)
+    assert capsys.readouterr().err == f"tidegate: group g has no member m; it has {HOSTILE_SHOWN}\n"
+
+
+def test_confirm_change_notice_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    confirm_change("cluster c at a:1", f"group {HOSTILE} is deleted", yes=True)
+    assert capsys.readouterr().err == f"tidegate: cluster c at a:1, about to change: group {HOSTILE_SHOWN} is deleted\n"
 
 
 def test_configure_text_log_escapes_control_characters() -> None:

@@ -14,6 +14,7 @@ from tidegate.cli.commands.groups import GroupId
 from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.output import Form, Output
 from tidegate.cli.places import Brokers, to_places
+from tidegate.telemetry.visible import visible
 
 
 @to_places
@@ -63,13 +64,13 @@ def reset(
     done = asyncio.run(group_reset.reset(brokers, asked))
     write_rows(output, group_reset.COLUMNS, done.rows)
     for line in done.reported_text:
-        typer.echo(line, err=output is not Form.TABLE)
+        typer.echo(visible(line), err=output is not Form.TABLE)
     if execute and done.undo is not None:
         where = f"{' --fence' if fence else ''}{brokers.as_typed()}"
         command = (
             f"tidegate group reset {shlex.quote(group_id)} --from-file {shlex.quote(str(done.undo))} --execute{where}"
         )
-        typer.echo(f"undo: {command}", err=output is not Form.TABLE)
+        typer.echo(f"undo: {visible(command)}", err=output is not Form.TABLE)
     if done.refused:
         raise typer.Exit(BAD_NEWS)
 
@@ -88,7 +89,7 @@ def evict(
     from tidegate.cli.client import group_reset
 
     confirm_change(cluster_of_brokers(brokers), f"{member} is removed from group {group_id}", yes)
-    typer.echo(asyncio.run(group_reset.evict(brokers, group_id, member, reason)))
+    typer.echo(visible(asyncio.run(group_reset.evict(brokers, group_id, member, reason))))
 
 
 @to_places
@@ -103,7 +104,7 @@ def delete(
     change = f"group {group_id} and all its offsets are deleted"
     confirm_change(cluster_of_brokers(brokers), change, yes, always=True)
     asyncio.run(group_reset.delete(brokers, group_id))
-    typer.echo(f"deleted {group_id}")
+    typer.echo(f"deleted {visible(group_id)}")
 
 
 def add_to(group: typer.Typer) -> None:
