@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 from kio.schema.errors import ErrorCode
 
 from tests.scripts.test_record_groups import IDS, KEY, member, offsets, pending, position
 from tests.scripts.test_record_log import read
-from tests.support.log_broker import fetch_request
+from tests.support.log_broker import fetch_request, produce_request
+from tests.support.logs import batch_bytes
 from tests.support.record_topics import two_brokers
 from tests.support.whole_broker import WholeBroker
+from tidegate.errors import UnknownTopicOrPartition
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -124,3 +128,65 @@ async def test_key_of_another_type_is_a_storage_error_until_it_is_deleted(
 
     assert failed.responses[0].partitions[0].error_code is ErrorCode.kafka_storage_error
     assert [one.offset for one in await read(reader, 0)] == await offsets(store)
+
+
+@pytest.mark.parametrize("first", ["produce", "read", "group", "ends"])
+async def test_deleted_meta_is_stored_again(brokers: list[WholeBroker], store: Store, first: str) -> None:
+    client, all_offsets = await member(brokers[0]), await offsets(store)
+    await read(client, 0)
+    (meta,) = await store.command("KEYS", "*:meta")
+
+    await store.command("DEL", meta)
+
+    with structlog.testing.capture_logs() as events:
+        if first == "produce":
+            await brokers[1].client("producer").produce("r", 1)
+        elif first == "read":
+            assert [one.offset for one in await read(brokers[1].client("reader"), 0)] == all_offsets
+        elif first == "group":
+            assert [one.offset for one in await read(client, 0)] == all_offsets
+        else:
+            topic = brokers[1].context.catalog.get("default", "r")
+            assert (await brokers[1].context.logs.partition(topic, 0).end_offset()).log_end_offset == all_offsets[
+                -1
+            ] + 1
+    for broker in brokers:
+        await broker.client("producer").produce("r", 1)
+    assert [one.offset for one in await read(client, 0)] == await offsets(store)
+    assert await client.commit("r", (await offsets(store))[-1] + 1) is ErrorCode.none
+    assert await pending(store) == {}
+    assert [event["log"] for event in events if event["event"] == "log_meta_rebuilt"] == [KEY]
+
+
+async def test_deleted_topic_gets_no_meta(brokers: list[WholeBroker], store: Store) -> None:
+    topic = brokers[0].context.catalog.get("default", "r")
+    log = brokers[0].context.logs.partition(topic, 0)
+    await store.command("DEL", log.keys.meta, KEY)
+
+    with pytest.raises(UnknownTopicOrPartition):
+        await log.end_offset()
+    assert await store.command("EXISTS", log.keys.meta, KEY) == 0
+
+
+@pytest.mark.parametrize("name", ["meta", "producers", "readers", "writers", "owners"])
+async def test_part_of_another_type_is_named_until_it_is_renamed(
+    brokers: list[WholeBroker], store: Store, name: str
+) -> None:
+    client = await member(brokers[0])
+    producer = brokers[0].client("producer")
+    await producer.ask(produce_request([("r", [(0, batch_bytes(producer_id=7, epoch=0, sequence=0))])]))
+    await read(client, 0)
+    (key,) = await store.command("KEYS", f"*:{name}")
+    await store.command("DEL", key)
+    await store.command("RPUSH", key, "foreign")
+
+    with structlog.testing.capture_logs() as events:
+        await client.ask(fetch_request([("r", [(0, 0)])]))
+        await producer.ask(produce_request([("r", [(0, batch_bytes(producer_id=7, epoch=0, sequence=1))])]))
+        async with asyncio.timeout(30):
+            while not (named := [event for event in events if event["event"] == "key_of_wrong_type"]):
+                await asyncio.sleep(0.01)
+    assert {event["command"] for event in named} == {f"RENAME {key.decode()} {key.decode()}:foreign"}
+    await store.command("RENAME", key, f"{key.decode()}:foreign")
+    await producer.produce("r", 1)
+    assert [one.offset for one in await read(client, 0)] == await offsets(store)

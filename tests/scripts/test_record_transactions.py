@@ -15,10 +15,12 @@ from tests.support.whole_broker import request
 from tidegate.errors import StoreUnavailable
 from tidegate.log.record_format import record_append
 from tidegate.log.record_format.record_retention import EXPIRE_PRODUCERS
+from tidegate.log.record_format.record_stream import RecordStream
 from tidegate.records.control import Marker
 from tidegate.records.entry_ids import RecordIds
 from tidegate.records.record import read_records
 from tidegate.settings import Settings
+from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.transactions import completion
 from tidegate.transactions.model import State
@@ -134,17 +136,19 @@ async def test_repeated_batch_is_staged_once(brokers: Brokers, store: Store) -> 
 
 
 async def test_lost_reply_stages_once(brokers: Brokers, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, calls = record_append.run_on, 0
+    whole, calls = RecordStream.run_on, 0
 
-    async def run_and_lose(*args: Any) -> Any:
+    async def run_and_lose(stream: RecordStream, lane: Any, script: Script, *args: Any) -> Any:
         nonlocal calls
-        reply = await whole(*args)
+        reply = await whole(stream, lane, script, *args)
+        if script is not record_append.STAGE_RECORDS:
+            return reply
         calls += 1
         if calls % 2:
             raise StoreUnavailable("the reply is lost")
         return reply
 
-    monkeypatch.setattr(record_append, "run_on", run_and_lose)
+    monkeypatch.setattr(RecordStream, "run_on", run_and_lose)
     producer = await brokers.producer().init()
     await producer.write("t", 2)
     await producer.write("t", 3)

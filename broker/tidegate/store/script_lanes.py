@@ -28,6 +28,7 @@ async def run_on(store: Store, lane: Lane, script: Script, keys: Sequence[str], 
     except hiredis.ReplyError as error:
         if str(error).startswith("NOSCRIPT"):
             return await store.run(script, keys, *args)  # loads it
+        store.wrong_types.check(str(error), keys)
         raise StoreUnavailable(str(error)) from error
     if reply[0] != 0:
         raise from_code(reply[0])

@@ -43,7 +43,7 @@ from tidegate.records.entry_fields import fields_of
 from tidegate.records.record import read_records
 from tidegate.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX
 from tidegate.store.link import Arg
-from tidegate.store.script_lanes import WRITES, run_on
+from tidegate.store.script_lanes import WRITES
 from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class RecordAppends:
         until_s = log.loop.time() + log.patience_s
         while True:
             try:
-                return await run_on(log.store, WRITES, script, keys, *args)
+                return await log.run_on(WRITES, script, keys, *args)
             except UnknownTopicOrPartition:
                 raise
             except FencedLeaderEpoch:

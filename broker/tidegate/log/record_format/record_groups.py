@@ -24,7 +24,7 @@ from tidegate.log.read import OnSlice, Slice
 from tidegate.log.record_format.owner_checks import OwnerChecks
 from tidegate.records.entry_ids import FIRST_ID
 from tidegate.store.calls import gather_each
-from tidegate.store.script_lanes import READS, run_on
+from tidegate.store.script_lanes import READS
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -166,8 +166,8 @@ class RecordGroups:
         if self._confirmed.get(place) != owned.record:  # the first read here: a commit may not be acknowledged yet
             committed = ids.id_before(await self._committed_offset(log, owned.group_id))
         while True:
-            read = await run_on(
-                self._store, READS, READ_GROUP, [keys.log, keys.meta, keys.owners, keys.readers],
+            read = await log.run_on(
+                READS, READ_GROUP, [keys.log, keys.meta, keys.owners, keys.readers],
                 owned.group_id, owned.record, owned.owner.member_id, ids.id_before(offset),
                 log.entries_of(bytes_max), log.bytes_of(bytes_max), committed,
             )  # fmt: skip
@@ -223,7 +223,7 @@ class RecordGroups:
     async def acknowledge(self, group_id: str, commits: Sequence[tuple[RecordLog, int]]) -> None:
         """Acknowledge what a stored commit completes, on Redis Cluster. The next read repairs a failure."""
         work = [
-            self._store.run(
+            log.run(
                 ACKNOWLEDGE_RECORDS,
                 [log.keys.log, log.keys.meta, log.keys.readers],
                 group_id,

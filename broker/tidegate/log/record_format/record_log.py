@@ -32,7 +32,7 @@ from tidegate.records.entry_batches import Built, build_batches
 from tidegate.records.entry_fields import TIMESTAMP
 from tidegate.records.entry_ids import parse_id
 from tidegate.store.calls import error_of
-from tidegate.store.script_lanes import READS, run_on
+from tidegate.store.script_lanes import READS
 from tidegate.store.scripts import Script
 from tidegate.store.tasks import TaskSet
 
@@ -164,7 +164,7 @@ class RecordLog(RecordStream):
     async def count_from(self, offset: int) -> int:
         """How many records there are from an offset on. Raises UnknownTopicOrPartition, StoreUnavailable."""
         before = self.ids.id_before(offset)
-        *_, counts = await self.store.run(READ_RECORD_LAG, [self.keys.log, self.keys.meta], before)
+        *_, counts = await self.run(READ_RECORD_LAG, [self.keys.log, self.keys.meta], before)
         return int(counts[0])
 
     async def read_producers(self) -> dict[int, ProducerState]:
@@ -200,7 +200,7 @@ class RecordLog(RecordStream):
         while True:
             limits = self.entries_of(bytes_max), self.bytes_of(bytes_max)
             keys = [self.keys.log, self.keys.meta]
-            read = await run_on(self.store, READS, READ_RECORDS, keys, first, *limits)
+            read = await self.run_on(READS, READ_RECORDS, keys, first, *limits)
             found = self.slice_of(offset, read, bytes_max, at_least_one)
             if found.size or found.end_offset == offset or not read[2]:
                 return found
@@ -256,7 +256,7 @@ class RecordLog(RecordStream):
 
     async def read_ends(self) -> RecordEnds:
         """Where the stream begins and ends now. Raises UnknownTopicOrPartition, StoreUnavailable."""
-        log_start, last_id, first, length, added = await self.store.run(READ_ENDS, [self.keys.log, self.keys.meta])
+        log_start, last_id, first, length, added = await self.run(READ_ENDS, [self.keys.log, self.keys.meta])
         first_offset = self.ids.offset_of(first)
         if first_offset is None:
             first_offset = self.ids.end_of(first)
@@ -291,7 +291,7 @@ class RecordLog(RecordStream):
         log_start = offset
         while more:
             keys, first = [self.keys.log, self.keys.meta], self.ids.id_of(offset)
-            log_start, more = await self.store.run(TRIM_RECORDS, keys, first, offset, _TRIM_ENTRIES, self.keys.wake)
+            log_start, more = await self.run(TRIM_RECORDS, keys, first, offset, _TRIM_ENTRIES, self.keys.wake)
         self._known = None
         return int(log_start)
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import structlog
+
+from tidegate.errors import UnknownTopicOrPartition
 from tidegate.log.open_partition import OpenPartition
+from tidegate.log.partitions import create_partition
 from tidegate.log.services import LogServices
 from tidegate.log.state import LogOffsets
 from tidegate.records.entry_ids import FIRST_ID, RecordIds
 from tidegate.store.keys import RECORD_FORMAT
+from tidegate.store.link import Arg
+from tidegate.store.node import Lane
+from tidegate.store.script_lanes import run_on
+from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
 
 
 class RecordStream(OpenPartition):
@@ -57,6 +67,31 @@ class RecordStream(OpenPartition):
         if number is not None:
             self._leader_epoch = max(self._leader_epoch, number - 1)
         return self._leader_epoch
+
+    async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
+        """As `Store.run`; a meta that was deleted by hand is stored again."""
+        return await self._with_meta(lambda: self.store.run(script, keys, *args))
+
+    async def run_on(self, lane: Lane, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
+        """As `run`, on a data lane."""
+        return await self._with_meta(lambda: run_on(self.store, lane, script, keys, *args))
+
+    async def _with_meta(self, call: Callable[[], Awaitable[list[Any]]]) -> list[Any]:
+        try:
+            return await call()
+        except UnknownTopicOrPartition:
+            await self._restore_meta()
+        return await call()
+
+    async def _restore_meta(self) -> None:
+        """Store the meta of a stream that exists; the log then starts at its first entry.
+
+        Raises UnknownTopicOrPartition if the topic was deleted.
+        """
+        if not await self.store.command("EXISTS", self.keys.log):
+            raise UnknownTopicOrPartition
+        await create_partition(self.store, self.keys)
+        logger.error("log_meta_rebuilt", log=self.keys.log)
 
     def appended(self) -> None:
         """This broker appended: its waiting fetches read again."""

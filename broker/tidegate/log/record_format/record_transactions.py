@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.errors import InvalidRecord, KafkaError
 from tidegate.log.outgoing import Appended
 from tidegate.records.control import MarkerType, read_marker
-from tidegate.store.script_lanes import WRITES, run_on
+from tidegate.store.script_lanes import WRITES
 from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ async def end_transaction(log: RecordStream, batch: Batch) -> Appended:
     if marker is None:
         raise InvalidRecord("a control batch without a marker")
     keys = log.keys
-    (appended,) = await run_on(
-        log.store, WRITES, END_TRANSACTION, [keys.log, keys.meta, keys.producers, keys.staged],
+    (appended,) = await log.run_on(
+        WRITES, END_TRANSACTION, [keys.log, keys.meta, keys.producers, keys.staged],
         log.ids.bits, int(log.log_append_time), keys.wake, log.writer.name,
         marker.producer_id, marker.producer_epoch, marker.ended_ms, int(marker.type is MarkerType.COMMIT),
     )  # fmt: skip
