@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from typing import Any, Final
+from typing import Final
 
 from tidegate.errors import ChangeNotConfirmed
-from tidegate.store.link import Arg
+from tidegate.store.durability_level import DurabilityLevel
 from tidegate.store.node import Node
 from tidegate.store.store import Store
 from tidegate.store.write_proofs import WriteProofs
@@ -29,11 +29,9 @@ class Durability:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        kind, _, count = store.settings.durability.partition(":")
-        self._kind = kind
-        self._replicas = int(count or 0)
+        self._level = DurabilityLevel.of(store.settings.durability)
         self._timeout_ms = store.settings.durability_timeout_ms
-        self.immediate = kind == "memory"
+        self.immediate = self._level.immediate
         self._nodes: dict[Node, WriteProofs] = {}
         store.follow_nodes(self._added, self._removed)
 
@@ -88,15 +86,8 @@ class Durability:
         return await proved
 
     def _added(self, node: Node) -> None:
-        wait: list[Arg] = ["WAIT", self._replicas, self._timeout_ms]
-        if self._kind == "fsynced":
-            wait = ["WAITAOF", 1, self._replicas, self._timeout_ms]
-        self._nodes[node] = WriteProofs(self._store, node, wait, self._holds, self._timeout_ms + _SLACK_MS)
+        wait = self._level.wait(self._timeout_ms)
+        self._nodes[node] = WriteProofs(self._store, node, wait, self._level.holds, self._timeout_ms + _SLACK_MS)
 
     def _removed(self, node: Node) -> None:
         self._nodes.pop(node, None)
-
-    def _holds(self, held: Any) -> bool:
-        if self._kind == "fsynced":
-            return bool(held[0] >= 1 and held[1] >= self._replicas)
-        return bool(held >= self._replicas)

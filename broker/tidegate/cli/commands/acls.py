@@ -133,7 +133,7 @@ def _change(
     adds: bool,
 ) -> None:
     from tidegate.cli.client import access
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
     from tidegate.security.acls import AclBinding, Operation, PatternType, Permission
 
     resource_type, name = _resource(resource)
@@ -151,7 +151,7 @@ def _change(
         raise CommandFailed(reason)
     shown = f"{rule.permission.name} {rule.operation.name} to {principal} on {resource}"
     confirm_change(cluster_of_redis(server), f"{shown} is {'added' if adds else 'removed'}", yes)
-    with connected(server) as client:
+    with connected(server) as client, durable_change(client, server):
         changed = access.change_rules(client, server.prefix, org, [rule] if adds else [], [] if adds else [rule])
     if not any(changed):
         typer.echo(f"{shown} {'exists already' if adds else 'did not exist'}", err=True)

@@ -87,7 +87,7 @@ def restore(
     """Restore a backup into a Redis without a cluster. If interrupted, repeat it: no broker starts before."""
     from tidegate.cli.client.backup_file import verify as verify_file
     from tidegate.cli.client.backup_restore import Restore
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
     from tidegate.cli.output import write_rows
     from tidegate.cli.progress import progress
 
@@ -96,14 +96,15 @@ def restore(
         restoring = Restore(client, server.prefix, found)
         target = f"Redis {server.shown}, prefix {server.prefix}"
         confirm_change(target, f"{_described(found)} is restored{' into its cluster' if into_existing else ''}", yes)
-        if into_existing:
-            restoring.join_existing()
-        else:
-            restoring.begin()
-        with progress(f"restoring {file}") as report:
-            restoring.run(report)
-        if not into_existing:
-            restoring.end()
+        with durable_change(client, server, everywhere=True):
+            if into_existing:
+                restoring.join_existing()
+            else:
+                restoring.begin()
+            with progress(f"restoring {file}") as report:
+                restoring.run(report)
+            if not into_existing:
+                restoring.end()
     _warn(restoring.warnings)
     made, present = restoring.made, restoring.present
     rows = [{"what": _NAMES[kind], "restored": made[kind], "present": present[kind]} for kind in _NAMES]

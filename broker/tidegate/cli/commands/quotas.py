@@ -81,7 +81,7 @@ def remove(entity: EntityText, key: Key, server: RedisServer, org: Org = "defaul
 
 def _change(server: RedisServer, text: str, key: str, value: float | None, org: str, yes: bool) -> None:
     from tidegate.cli.client import access
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
     from tidegate.errors import InvalidRequest
     from tidegate.quotas.entities import CLUSTER_ORG, Entity
 
@@ -94,7 +94,7 @@ def _change(server: RedisServer, text: str, key: str, value: float | None, org: 
         raise CommandFailed(f"quotas of addresses and organisations belong to organisation {CLUSTER_ORG}")
     done = f"{key} of {text} is {'removed' if value is None else f'set to {value:g}'}"
     confirm_change(cluster_of_redis(server), done, yes)
-    with connected(server) as client:
+    with connected(server) as client, durable_change(client, server):
         changed = access.change_quotas(client, server.prefix, org, [(entity, checked, value)])
     if not changed:
         typer.echo(f"{key} of {text} is so already", err=True)

@@ -302,7 +302,7 @@ def repair(
     Copies the valid entries into a new stream, which replaces the log. Connects to Redis, not to brokers.
     """
     from tidegate.cli.client import log_repair
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
     from tidegate.cli.client.stray_entries import partitions as partitions_of
     from tidegate.cli.output import write_rows
 
@@ -319,9 +319,10 @@ def repair(
             typer.echo(f"{name}: nothing to repair in {len(chosen)} partitions", err=True)
         elif not dry_run:
             confirm_change(cluster_of_redis(server), f"these entries are left out of {name}", yes, always=True)
-            for one in bad:
-                end, left_out = log_repair.repair(client, one)
-                typer.echo(f"{one}: repaired, ends at {end}, {len(left_out)} entries left out", err=True)
+            with durable_change(client, server, everywhere=True):
+                for one in bad:
+                    end, left_out = log_repair.repair(client, one)
+                    typer.echo(f"{one}: repaired, ends at {end}, {len(left_out)} entries left out", err=True)
 
 
 def _assigned(configs: Sequence[str] | None) -> dict[str, str]:

@@ -50,7 +50,7 @@ def create(
 ) -> None:
     """Create a user with a password, for PLAIN and SCRAM. It is not an argument, because others can see those."""
     from tidegate.cli.client import access
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
     from tidegate.security.identity import ORG_PATTERN
     from tidegate.security.users import User
 
@@ -61,7 +61,8 @@ def create(
         if access.find_user(client, server.prefix, name) is not None:
             raise CommandFailed(f"user {name} exists; tidegate user password {name} changes its password")
         confirm_change(cluster_of_redis(server), f"user {name} of organisation {org} is created", yes)
-        access.set_password(client, server.prefix, User(name, org), None, password)
+        with durable_change(client, server):
+            access.set_password(client, server.prefix, User(name, org), None, password)
     typer.echo(f"user {name} is created")
 
 
@@ -70,7 +71,7 @@ def create(
 def password(name: UserName, server: RedisServer, password_file: PasswordFile = None, yes: Yes = False) -> None:
     """Replace a user's password. Open connections stay until they authenticate again."""
     from tidegate.cli.client import access
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
 
     with connected(server) as client:
         present = access.find_user(client, server.prefix, name)
@@ -78,7 +79,8 @@ def password(name: UserName, server: RedisServer, password_file: PasswordFile = 
             raise CommandFailed(f"there is no user {name}")
         secret = _password(password_file)
         confirm_change(cluster_of_redis(server), f"the password of user {name} changes", yes)
-        access.set_password(client, server.prefix, present, present, secret)
+        with durable_change(client, server):
+            access.set_password(client, server.prefix, present, present, secret)
     typer.echo(f"the password of user {name} is changed")
 
 
@@ -87,7 +89,7 @@ def password(name: UserName, server: RedisServer, password_file: PasswordFile = 
 def delete(name: UserName, server: RedisServer, yes: Yes = False) -> None:
     """Delete a user. Open connections stay until they must authenticate again (connections_max_reauth_ms)."""
     from tidegate.cli.client import access
-    from tidegate.cli.client.redis_access import connected
+    from tidegate.cli.client.redis_access import connected, durable_change
 
     with connected(server) as client:
         present = access.find_user(client, server.prefix, name)
@@ -95,7 +97,8 @@ def delete(name: UserName, server: RedisServer, yes: Yes = False) -> None:
             typer.echo(f"there is no user {name}", err=True)
             raise typer.Exit(BAD_NEWS)
         confirm_change(cluster_of_redis(server), f"user {name} is deleted", yes)
-        access.replace_user(client, server.prefix, name, present, None)
+        with durable_change(client, server):
+            access.replace_user(client, server.prefix, name, present, None)
     typer.echo(f"user {name} is deleted")
 
 
