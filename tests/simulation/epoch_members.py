@@ -210,7 +210,7 @@ class EpochMember:
         began = self.traffic.now_ns()
         try:
             answer = await self._ask(request)
-        except Disconnected:
+        except (Disconnected, asyncio.CancelledError):  # the second one if the member crashes meanwhile
             self._note_commit(began, offsets, Outcome.UNKNOWN)
             raise
         codes = {one.error_code for topic in answer.topics for one in topic.partitions}
