@@ -507,6 +507,8 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
         topic("dup", 2),
         topic("none", 0),
         topic("bare", 1, 0),
+        topic("neither", 0, 0),
+        topic("throttled", leader_replication_throttled_replicas="everyone"),
         topic("odd", foo="bar"),
         topic("null", retention_ms=None),
         topic("text", retention_ms="soon"),
@@ -524,6 +526,8 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
         "dup": ErrorCode.invalid_request,
         "none": ErrorCode.invalid_partitions,
         "bare": ErrorCode.invalid_replication_factor,
+        "neither": ErrorCode.invalid_replication_factor,
+        "throttled": ErrorCode.invalid_config,
         "odd": ErrorCode.invalid_config,
         "null": ErrorCode.invalid_config,
         "text": ErrorCode.invalid_config,
@@ -538,6 +542,18 @@ async def test_log_20_validation_of_new_topics(brokers: tuple[BrokerContext, Bro
     tried = await create(brokers[1], topic("good"), validate_only=True)
     assert tried["good"].error_code is NONE and tried["good"].topic_id is not None
     assert [one.name for one in brokers[1].catalog.topics("default")] == ["a.b"]
+
+
+async def test_too_many_partitions_refuse_the_request(broker: BrokerContext) -> None:
+    """A topic that the request names twice is not counted, nor is a count beside assignments."""
+    refused = await create(broker, topic("large", 6_000), topic("larger", 6_000))
+    repeated = await create(broker, topic("a", 1), topic("twice", 9_000), topic("twice", 9_000))
+    assigned = await create(broker, topic("b", 10_001, assigned=[(0, [1])]))
+
+    assert codes(refused) == {"large": ErrorCode.policy_violation, "larger": ErrorCode.policy_violation}
+    assert {one.configs for one in refused.values()} == {()}
+    assert codes(repeated) == {"a": NONE, "twice": ErrorCode.invalid_request}
+    assert codes(assigned) == {"b": ErrorCode.invalid_request}
 
 
 async def test_assignment_gives_the_count(broker: BrokerContext) -> None:
@@ -587,6 +603,13 @@ async def test_deletion_by_name_or_by_id(brokers: tuple[BrokerContext, BrokerCon
     assert both.error_code is ErrorCode.invalid_request
     assert (unknown_id.error_code, unknown_id.name) == (ErrorCode.unknown_topic_id, None)
     assert unknown_name.error_code is UNKNOWN_TOPIC
+
+
+async def test_each_deletion_without_name_and_id_is_answered(broker: BrokerContext) -> None:
+    nobody = nested(20, 6, "DeleteTopicState", name=None, topic_id=None)
+    response = await ask(broker, request(20, 6, topics=(nobody, nobody), timeout=MINUTE))
+
+    assert [one.error_code for one in response.responses] == [ErrorCode.invalid_request] * 2
 
 
 @pytest.mark.parametrize("version", range(1, 6))
@@ -752,6 +775,10 @@ async def test_log_25_config_changes_that_are_refused_change_nothing(broker: Bro
     assert await change(broker, "1", ("num.partitions", SET, "7"), kind=4) == [invalid_request]
     assert await change(broker, "nope", ("retention.ms", SET, "7")) == [UNKNOWN_TOPIC]
     assert await change(broker, "nope", ("foo", SET, "1")) == [invalid_config]
+    assert await change(broker, "nope", ("foo", DELETE, None)) == [UNKNOWN_TOPIC]
+    assert await change(broker, "..", ("retention.ms", APPEND, "7")) == [invalid_config]
+    assert await change(broker, "", ("foo", APPEND, "1"), ("foo.bar", SET, None)) == [invalid_request]
+    assert await change(broker, "t", ("foo", DELETE, None)) == [NONE]
     assert await replace(broker, 2, "nope", retention_ms="soon") is invalid_config
     assert await replace(broker, 2, "t", foo="bar") is invalid_config
     assert await change(broker, "t", ("retention.ms", SET, "7"), validate_only=True) == [NONE]

@@ -188,10 +188,6 @@ async def _alter_resource(call: Call, resource: Any, validate_only: bool, replac
         return
     if resource.resource_type != TOPIC:
         raise InvalidRequest(f"configs of resource type {resource.resource_type} cannot be altered")
-    if not resource.resource_name:
-        raise InvalidRequest("the topic has no name")
-    names.check(resource.resource_name)
-    names.check_changeable(resource.resource_name)
     await _alter_topic(call, resource, validate_only, replace)
 
 
@@ -206,7 +202,13 @@ def _changes(resource: Any) -> list[Change]:
 
 
 async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+    """In Kafka's order of checks."""
     changes = _changes(resource)
+    configs.check_operations(changes)
+    if not resource.resource_name:
+        raise InvalidRequest("the topic has no name")
+    names.check(resource.resource_name)
+    names.check_changeable(resource.resource_name)
 
     def plan(overrides: Mapping[str, str]) -> dict[str, str]:
         return configs.altered(call.context.settings, overrides, changes, replace=replace)

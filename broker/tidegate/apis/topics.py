@@ -84,10 +84,12 @@ async def _spend_mutations(call: Call, count: int) -> None:
 )
 async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """Create topics. v4: -1 for the default counts (KIP-464). v5: the created properties (KIP-525). v7: topic ids."""
-    if sum(max(topic.num_partitions, len(topic.assignments), 0) for topic in request.topics) > PARTITIONS_MAX:
-        raise PolicyViolation(f"a request may create {PARTITIONS_MAX} partitions at most")
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
+    made = (one for name, one in once.items() if times[name] == 1 and name != names.METADATA_TOPIC)
+    counts = (len(one.assignments) or one.num_partitions for one in made)
+    if sum(max(count, 0) for count in counts) > PARTITIONS_MAX:
+        raise PolicyViolation(f"a request may create {PARTITIONS_MAX} partitions at most")
 
     async def one(topic: Any) -> CreatableTopicResult:
         try:
@@ -136,10 +138,10 @@ def _made_with(config: configs.Described) -> CreatableTopicConfigs:
 def _partition_count(call: Call, wanted: CreatableTopic, default: int) -> int:
     """The requested number of partitions, by count or by assignment. Every replication factor is accepted."""
     if not wanted.assignments:
-        if wanted.num_partitions != -1 and wanted.num_partitions < 1:
-            raise InvalidPartitions("number of partitions must be at least 1")
         if wanted.replication_factor != -1 and wanted.replication_factor < 1:
             raise InvalidReplicationFactor("replication factor must be at least 1")
+        if wanted.num_partitions != -1 and wanted.num_partitions < 1:
+            raise InvalidPartitions("number of partitions must be at least 1")
         return default if wanted.num_partitions == -1 else int(wanted.num_partitions)
     if wanted.num_partitions != -1 or wanted.replication_factor != -1:
         raise InvalidRequest("assignments and counts were both given")
@@ -189,7 +191,8 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
         values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
         return DeletableTopicResult(**values)
 
-    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(times, one, _AT_ONCE)))
+    every = [wanted for wanted, count in times.items() for _ in range(1 if any(wanted) else count)]
+    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(every, one, _AT_ONCE)))
 
 
 async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:

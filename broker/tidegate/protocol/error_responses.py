@@ -183,7 +183,7 @@ def create_topics(request: Any, code: ErrorCode) -> Any:
                 topic_config_error_code=0,
                 num_partitions=-1,
                 replication_factor=-1,
-                configs=None,
+                configs=(),
             )
             for topic in request.topics
         ),

@@ -14,12 +14,12 @@ from typing import Final
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
 from tidegate.topics.config_values import (
     Check,
-    any_text,
     boolean,
     fraction,
     gzip_level,
     one_of,
     some_of,
+    throttled_replicas,
     whole,
 )
 
@@ -149,7 +149,7 @@ _ALL: Final = (
         "log.flush.interval.messages",
     ),
     _unused("flush.ms", _T.LONG, str(LONG_MAX), whole(0, LONG_MAX), "the broker's durability setting decides."),
-    _unused("follower.replication.throttled.replicas", _T.LIST, "", any_text, "the store replicates."),
+    _unused("follower.replication.throttled.replicas", _T.LIST, "", throttled_replicas, "the store replicates."),
     _unused(
         "index.interval.bytes",
         _T.INT,
@@ -158,7 +158,7 @@ _ALL: Final = (
         "there are no index files.",
         "log.index.interval.bytes",
     ),
-    _unused("leader.replication.throttled.replicas", _T.LIST, "", any_text, "the store replicates."),
+    _unused("leader.replication.throttled.replicas", _T.LIST, "", throttled_replicas, "the store replicates."),
     ConfigKey(
         "local.retention.bytes",
         _T.LONG,

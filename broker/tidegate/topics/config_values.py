@@ -11,6 +11,7 @@ from tidegate.errors import InvalidConfig
 DEFAULT_LEVEL: Final = -1
 """The level of gzip that stands for its default."""
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 Check = Callable[[str], str]
 """Maps a value's text to the text to be stored. Raises InvalidConfig."""
@@ -73,7 +74,10 @@ def boolean(value: str) -> str:
     return lowered
 
 
-def any_text(value: str) -> str:
+def throttled_replicas(value: str) -> str:
+    """`*`, or pairs of a partition and a broker; as Kafka checks them."""
+    if value.strip() != "*" and not all(_REPLICA.fullmatch(part) for part in split_list(value)):
+        raise InvalidConfig(f"must be * or a list of partition:broker, not {value!r}")
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -147,29 +147,38 @@ def _check_record_format(settings: Settings, kept: Mapping[str, str]) -> None:
         raise InvalidConfig("tidegate.format: a topic of format record has no second tier: remote.storage.enable")
 
 
+def check_operations(changes: Sequence[Change]) -> None:
+    """Raises what is wrong with changes of whatever topic: InvalidRequest for an unknown operation or without a value,
+    InvalidConfig for a list operation on what is not a list.
+    """
+    for name, operation, value in changes:
+        if value is None and operation != Operation.DELETE:
+            raise InvalidRequest(f"{name} has no value to set")
+    for name, operation, _ in changes:
+        if operation not in tuple(Operation):
+            raise InvalidRequest(f"there is no operation {operation}")
+        if operation in (Operation.APPEND, Operation.SUBTRACT):
+            key = CONFIG_KEYS.get(name)
+            if key is None or key.type is not ConfigType.LIST:
+                raise InvalidConfig(f"{name} is not a list")
+
+
 def altered(
-    settings: Settings, overrides: Mapping[str, str], changes: Iterable[Change], *, replace: bool = False
+    settings: Settings, overrides: Mapping[str, str], changes: Sequence[Change], *, replace: bool = False
 ) -> dict[str, str]:
     """A topic's configs after changes, incremental or replacing all; list operations apply to the effective value.
 
-    Raises InvalidConfig, InvalidRequest for a missing value or an unknown operation.
+    Raises as `check_operations`, and InvalidConfig.
     """
+    check_operations(changes)
     after: dict[str, str | None] = {name: value for name, value in overrides.items() if not replace or name in FIXED}
     for name, operation, value in changes:
-        if operation == Operation.DELETE:
-            if name not in CONFIG_KEYS:
-                raise InvalidConfig(f"unknown topic config {name!r}")
+        if operation == Operation.DELETE or value is None:
             after.pop(name, None)
-            continue
-        if value is None:
-            raise InvalidRequest(f"{name} has no value to set")
-        match operation:
-            case Operation.SET:
-                after[name] = value
-            case Operation.APPEND | Operation.SUBTRACT:
-                after[name] = _list_after(settings, overrides, name, operation, split_list(value))
-            case _:
-                raise InvalidRequest(f"there is no operation {operation}")
+        elif operation == Operation.SET:
+            after[name] = value
+        else:
+            after[name] = _list_after(settings, overrides, name, operation, split_list(value))
     for name in FIXED:
         default = CONFIG_KEYS[name].default
         if (after.get(name) or default) != overrides.get(name, default):
@@ -178,10 +187,7 @@ def altered(
 
 
 def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
-    key = CONFIG_KEYS.get(name)
-    if key is None or key.type is not ConfigType.LIST:
-        raise InvalidConfig(f"{name} is not a list")
-    now = split_list(_value(settings, key, overrides))
+    now = split_list(_value(settings, CONFIG_KEYS[name], overrides))
     if operation == Operation.APPEND:
         return ",".join(dict.fromkeys(now + parts))
     return ",".join(part for part in now if part not in parts)
