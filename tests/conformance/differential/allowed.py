@@ -333,7 +333,7 @@ def markdown() -> str:
 _HEAD: Final = (
     "# Differences from Apache Kafka",
     "",
-    "Groups, the log and transactions are compared with Apache Kafka 4.4.0, answer by answer, by random and by",
+    "Groups, the log, topics and transactions are compared with Apache Kafka 4.4.0, answer by answer, by random and by",
     "scripted conversations: `make test SUITE=peers`. Every difference that is meant is below; any other one fails",
     "that run, and so does one of these that does not show any more. The page is written by `make docs` from the table",
     "that the comparison uses.",
@@ -352,7 +352,7 @@ _EPOCH_HEAD: Final = (
 )
 _LOG_HEAD: Final = (
     "",
-    "## Log and transactions",
+    "## Log, topics and transactions",
     "",
     "Compared in the same way, by random conversations.",
     "",

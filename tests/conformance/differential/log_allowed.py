@@ -6,7 +6,7 @@ import re
 from typing import Any, Final
 
 from tests.conformance.differential.log_batches import RECENT
-from tests.conformance.differential.observed import Allowed, Difference
+from tests.conformance.differential.observed import ABSENT, Allowed, Difference
 
 _OFFSETS: Final = "__consumer_offsets"
 
@@ -289,7 +289,90 @@ RULES: Final = (
         lambda one: one.after == "no id" and _codes(one, "Produce", ("none", "invalid_request")),
         lasts=True,
     ),
+    Allowed(
+        "configs of Tidegate",
+        "CreateTopics, DescribeConfigs",
+        "`tidegate.` configs are unknown",
+        "they are described",
+        "topics have formats that Kafka has not",
+        lambda one: one.api in _CONFIGS and ".configs.tidegate." in one.path and one.kafka == ABSENT,
+    ),
+    Allowed(
+        "source of min.insync.replicas",
+        "CreateTopics, DescribeConfigs",
+        "`min.insync.replicas` comes from the cluster's dynamic default, which its controllers set for ELR",
+        "from the default",
+        "replication is the store's",
+        lambda one: one.api in _CONFIGS and ".configs.min.insync.replicas." in one.path,
+    ),
+    Allowed(
+        "names that collide within a request",
+        "CreateTopics",
+        "two names of one request that differ by . and _ only: both are made",
+        "INVALID_TOPIC_EXCEPTION of the second, as of a later request",
+        "they would have the same names of metrics, which is why the check is there",
+        lambda one: _codes(one, "CreateTopics", ("none", "invalid_topic_exception")),
+        lasts=True,
+    ),
+    Allowed(
+        "description of a topic without a name",
+        "DescribeTopicPartitions",
+        "an empty name: UNKNOWN_SERVER_ERROR of all topics",
+        "INVALID_TOPIC_EXCEPTION of that one",
+        "nothing is wrong with the others",
+        lambda one: (
+            one.api == "DescribeTopicPartitions" and _around(one)[0].get("error_code") == "unknown_server_error"
+        ),
+        lasts=True,
+    ),
+    Allowed(
+        "more partitions than a topic may have",
+        "CreatePartitions",
+        "more than 10,000 new partitions: POLICY_VIOLATION of all topics",
+        "INVALID_PARTITIONS of a topic that would have more than 10,000",
+        "nothing is wrong with the others",
+        lambda one: one.api == "CreatePartitions" and _around(one)[0].get("error_code") == "policy_violation",
+        lasts=True,
+    ),
+    Allowed(
+        "short segments",
+        "CreateTopics, AlterConfigs, IncrementalAlterConfigs",
+        "`segment.bytes` below 1 MiB: INVALID_CONFIG",
+        "it is accepted",
+        "there are no segments, and tools that were written for Kafka before 4.0 set it",
+        lambda one: "segments" in one.after and _around(one)[0].get("error_code") == "invalid_config",
+        lasts=True,
+    ),
+    Allowed(
+        "retention below -1",
+        "CreateTopics, AlterConfigs, IncrementalAlterConfigs",
+        "`retention.bytes` below -1 is accepted, as no limit",
+        "INVALID_CONFIG",
+        "-1 says so; another value is a mistake",
+        lambda one: "retention" in one.after and _around(one)[1].get("error_code") == "invalid_config",
+        lasts=True,
+    ),
+    Allowed(
+        "values as they were written",
+        "CreateTopics, DescribeConfigs",
+        "a value is described as it was written: `TRUE`, ` 5000 `",
+        "`true`, `5000`",
+        "programs that read configs compare texts",
+        lambda one: (
+            one.api in _CONFIGS and one.path.endswith(".value") and str(one.kafka).strip().lower() == one.tidegate
+        ),
+    ),
+    Allowed(
+        "more replicas than brokers",
+        "CreateTopics",
+        "a replication factor above the number of brokers: INVALID_REPLICATION_FACTOR",
+        "the topic is made",
+        "replication is the store's, and applications that ask for three replicas work with one broker",
+        lambda one: one.api == "CreateTopics" and _around(one)[0].get("error_code") == "invalid_replication_factor",
+        lasts=True,
+    ),
 )
+_CONFIGS: Final = ("CreateTopics", "DescribeConfigs")
 
 
 def rows() -> list[str]:

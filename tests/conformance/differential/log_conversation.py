@@ -32,12 +32,15 @@ _READS: Final = frozenset({
 """Repeated while the answers differ: what was written last may take a moment to be seen everywhere."""
 _NEVER: Final = str(2**63 - 1)
 """Kafka reads within one segment, and rolls by the times of records: a marker of now behind old records ends one."""
+_OF_THE_PEER: Final = "file.delete.delay.ms"
+"""The config that `KafkaPeer` sets."""
 _PATIENCE_S: Final = 2.0
 _TRANSIENT_S: Final = 20.0
 _PAUSE_S: Final = 0.02
 ELSEWHERE: Final = "elsewhere"
 """Who asks another broker."""
-_FETCH, _CREATE_TOPICS, _INIT_PRODUCER_ID, _END_TXN, _LIST_TRANSACTIONS = 1, 19, 22, 26, 66
+_FETCH, _METADATA, _CREATE_TOPICS, _INIT_PRODUCER_ID, _END_TXN, _LIST_TRANSACTIONS = 1, 3, 19, 22, 26, 66
+_DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 class Conversation(lockstep.Conversation):
@@ -50,6 +53,8 @@ class Conversation(lockstep.Conversation):
         self.sessions: dict[str, int] = {}
         """The fetch session of each target."""
         self._producers: dict[str, dict[int, str]] = {target.name: {} for target in targets}
+        self._without_id: set[str] = set()
+        """Topics that were made by a version of CreateTopics whose answer has no ids."""
 
     def address(self, actor: str, target: Target) -> str:
         """One broker for all but those elsewhere: another one learns of records only once it reads at its end."""
@@ -160,6 +165,12 @@ class Conversation(lockstep.Conversation):
             made = {one.name: one.topic_id for one in answer.topics if one.topic_id is not None}
             prefix = "unkept " if request.validate_only else ""
             target.topics.update({prefix + name: topic_id for name, topic_id in made.items()})
+        elif request.__api_key__ == _CREATE_TOPICS and not request.validate_only:
+            self._without_id.update(one.name for one in answer.topics if one.error_code.name == "none")
+        elif request.__api_key__ in (_METADATA, _DESCRIBE_TOPIC_PARTITIONS):
+            named_ids = {one.name: getattr(one, "topic_id", None) for one in answer.topics}
+            known = {name: topic_id for name, topic_id in named_ids.items() if name in self._without_id and topic_id}
+            target.topics.update(known)
 
     async def each(self, is_done: Callable[[Any], bool], key: int, version: int, **values: Any) -> None:
         """Ask each target, without a comparison, until its answer is done."""
@@ -255,7 +266,9 @@ def _keyed(tree: Any) -> Any:
     if not isinstance(tree, dict):
         return tree
     return {
-        name: {one["name"]: _keyed(one) for one in own} if name == "configs" and own else _keyed(own)
+        name: {one["name"]: _keyed(one) for one in own if one["name"] != _OF_THE_PEER}
+        if name == "configs" and own
+        else _keyed(own)
         for name, own in tree.items()
     }
 

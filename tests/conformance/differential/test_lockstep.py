@@ -1,9 +1,8 @@
-"""Groups of KIP-848, KIP-932 and KIP-1071, the log and transactions are answered as Apache Kafka 4.4 answers them, but
-for what is allowed.
+"""Groups of KIP-848, KIP-932 and KIP-1071, the log, topics and transactions are answered as Apache Kafka 4.4 answers
+them, but for what is allowed.
 
-Not compared: CreateTopics, CreatePartitions and configs that are refused; damage to batches that Kafka repairs where it
-writes them anew (`log_batches`); transactional batches that are wrong in two ways at once, or sent again after their
-transaction's end.
+Not compared: damage to batches that Kafka repairs where it writes them anew (`log_batches`); transactional batches that
+are wrong in two ways at once, or sent again after their transaction's end; changes of internal topics.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from tests.conformance.differential.epoch_share import share_conversation
 from tests.conformance.differential.epoch_streams import streams_conversation
 from tests.conformance.differential.lockstep_runs import Kind, Run, check_allowance, runs_of
 from tests.conformance.differential.log_conversation import Conversation
+from tests.conformance.differential.log_topics import topics_conversation
 from tests.conformance.differential.log_transactions import transactions_conversation
 from tests.conformance.differential.log_walk import log_conversation
 
@@ -30,6 +30,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "share": Kind(share_conversation, epoch_allowed.RULES),
     "streams": Kind(streams_conversation, epoch_allowed.RULES),
     "log": Kind(log_conversation, log_allowed.RULES, Conversation),
+    "topics": Kind(topics_conversation, log_allowed.RULES, Conversation, enough=128),
     "transactions": Kind(transactions_conversation, log_allowed.RULES, Conversation, enough=64, at_once=1),
 }
 
