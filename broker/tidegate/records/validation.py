@@ -1,7 +1,7 @@
 """Validate the records of a produced batch before it is stored.
 
-The structure of every batch is checked (`records.structure`). Timestamps and keys are read only if the topic is
-compacted or bounds the timestamps of records, or if the header itself shows a violation or the wrong timestamp type.
+The structure of every batch is checked (`records.structure`). Timestamps and keys are read one by one only if the topic
+is compacted or bounds the timestamps of records, or if the header has the wrong largest timestamp or timestamp type.
 Small batches are checked on the event loop, others in a thread. Source: Kafka's LogValidator.
 """
 
@@ -18,6 +18,7 @@ from tidegate.records.structure import check_records, check_sizes
 
 NO_TIMESTAMP: Final = -1
 _CUT: Final = "a record is cut"
+_TIMESTAMP_MAX: Final = (1 << 63) - 1
 _ERRORS_LISTED_MAX: Final = 1_000
 OPENED_RECORDS_MAX: Final = 1_000_000
 """Bound on the records of a produced batch; each costs about 1 us to check and at least 7 bytes."""
@@ -53,15 +54,17 @@ class RecordRules(NamedTuple):
 
 
 def header_suffices(batch: Batch, rules: RecordRules) -> bool:
-    """Whether the header shows that the records' timestamps and keys need not be read.
-
-    The first record of most clients has the base timestamp, so a largest one below it is wrong.
-    """
+    """Whether the header, if its largest timestamp is right, shows that the records need not be read."""
     if rules.compacted or batch.attributes & TIMESTAMP_TYPE or rules.record_bytes_max is not None:
         return False
     if rules.log_append_time:
         return True
-    return rules.oldest_ms <= 0 and batch.base_timestamp <= batch.max_timestamp <= rules.newest_ms
+    return rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms
+
+
+def _is_right(batch: Batch, largest_delta: int, rules: RecordRules) -> bool:
+    """Whether the header's largest timestamp is that of the records, or of no interest."""
+    return rules.log_append_time or batch.base_timestamp + largest_delta == batch.max_timestamp
 
 
 def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:
@@ -78,10 +81,12 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
     try:
         if codec and rules.record_bytes_max is not None:
             check_sizes(area, batch.record_count, rules.record_bytes_max)
-        check_records(area, batch.record_count)
+        largest_delta = check_records(area, batch.record_count)
     except IndexError as error:
         raise InvalidRecord(_CUT) from error
-    return batch if header_suffices(batch, rules) else _check_heads(batch, rules, area)
+    assert largest_delta is not None
+    is_right = header_suffices(batch, rules) and _is_right(batch, largest_delta, rules)
+    return batch if is_right else _check_heads(batch, rules, area)
 
 
 def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> Batch:
@@ -115,10 +120,10 @@ def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batc
         if batch.attributes & CODEC_BITS or not header_suffices(batch, rules):
             return None
         try:
-            checked = check_records(batch.buffer[HEADER_BYTES:], batch.record_count, INLINE_RECORDS_MAX)
+            largest_delta = check_records(batch.buffer[HEADER_BYTES:], batch.record_count, INLINE_RECORDS_MAX)
         except IndexError as error:
             raise InvalidRecord(_CUT) from error
-        return batch if checked else None
+        return batch if largest_delta is not None and _is_right(batch, largest_delta, rules) else None
     try:
         return open_and_check(batch, rules, min(INLINE_BYTES_MAX, opened_bytes_max))
     except RecordsTooLarge:
@@ -129,7 +134,7 @@ def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batc
 
 def _mistimed(batch: Batch, rules: RecordRules, timestamp: int) -> str | None:
     if not rules.log_append_time and timestamp != NO_TIMESTAMP:
-        if rules.oldest_ms <= timestamp <= rules.newest_ms:
+        if rules.oldest_ms <= timestamp <= min(rules.newest_ms, _TIMESTAMP_MAX):
             return None
         return f"timestamp {timestamp} is not between {rules.oldest_ms} and {rules.newest_ms}"
     if batch.attributes & TIMESTAMP_TYPE:

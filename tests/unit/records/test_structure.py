@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -9,11 +11,11 @@ from hypothesis import strategies as st
 from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.records import structure
 from tidegate.records.batch import Batch, Codec
-from tidegate.records.build import NewRecord, build_batch, encode_record
+from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 from tidegate.records.compression import compress
 from tidegate.records.record import read_records
 from tidegate.records.structure import check_records
-from tidegate.records.validation import INLINE_RECORDS_MAX, RecordRules, open_and_check, open_inline
+from tidegate.records.validation import INLINE_RECORDS_MAX, RecordRules, RecordsRefused, open_and_check, open_inline
 
 RULES = RecordRules(compacted=False, log_append_time=False, oldest_ms=-1, newest_ms=1 << 60)
 BYTES_MAX = 1 << 20
@@ -102,11 +104,23 @@ def test_check_records_what_is_accepted_can_be_read(built: list[NewRecord], data
         batch[data.draw(st.integers(61, len(batch) - 1))] = data.draw(st.integers(0, 255))
     damaged = Batch.parse(batch)
     try:
-        check_records(damaged.records, damaged.record_count)
+        largest = check_records(damaged.records, damaged.record_count)
     except (InvalidRecord, IndexError):
         return
     read = read_records(damaged)
     assert [record.offset for record in read] == list(range(len(built)))
+    deltas = [record.timestamp - damaged.base_timestamp for record in read]
+    assert largest == (max(deltas) if max(deltas) >= 0 else structure.BELOW_BASE)
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_open_and_check_timestamp_beyond_64_bits_is_refused(count: int):
+    area = b"".join(encode_record(NewRecord(b"v", timestamp=1 << 62), index, 0) for index in range(count))
+    batch = with_area(area, count)
+    batch.base_timestamp = (1 << 62) + 5
+
+    with pytest.raises(RecordsRefused):
+        open_and_check(batch, RULES._replace(newest_ms=1 << 64), BYTES_MAX)
 
 
 SAME = st.builds(
@@ -115,9 +129,25 @@ SAME = st.builds(
     ],
     st.integers(0, 200),
     st.booleans(),
-    st.sampled_from([0, 1, 7, 100, 100_000]),
+    st.sampled_from([0, 1, 7, 100, 100_000, 1 << 40, 1 << 55]),
     st.integers(8, 140),
 )
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+@pytest.mark.parametrize("count", [3, 40, INLINE_RECORDS_MAX + 40])
+@pytest.mark.parametrize("claimed_ms", [-1, 999, 1_000, 4_999, 9_000])
+def test_open_and_check_corrects_the_largest_timestamp(claimed_ms: int, count: int, codec: Codec):
+    built = [NewRecord(b"v" * 50, timestamp=5_000 if index == count // 2 else 1_000) for index in range(count)]
+    right = build_batch(built, codec=codec)
+    wrong = bytearray(right)
+    struct.pack_into(">q", wrong, 35, claimed_ms)
+    batch = Batch.parse(seal(wrong))
+
+    assert bytes(open_and_check(batch, RULES, BYTES_MAX).buffer) == right
+    inline = open_inline(batch, RULES, BYTES_MAX)
+    assert inline is None if count > INLINE_RECORDS_MAX else inline is not None and bytes(inline.buffer) == right
+    assert open_and_check(batch, RULES._replace(log_append_time=True), BYTES_MAX) is batch
 
 
 @given(SAME, st.data())
@@ -131,17 +161,19 @@ def test_check_records_runs_are_judged_as_their_records(built: list[NewRecord], 
     assert judged(area, len(built), in_runs=True) == judged(area, len(built), in_runs=False)
 
 
-def judged(area: bytes, count: int, *, in_runs: bool) -> str:
+def judged(area: bytes, count: int, *, in_runs: bool) -> int | str:
+    """The largest timestamp delta, if the records are taken."""
     try:
         if in_runs:
-            check_records(memoryview(area), count)
-        else:
-            _, end = structure._walk(area, len(area), 0, count, 0)
-            if end != len(area):
-                raise InvalidRecord("bytes follow")
+            largest = check_records(memoryview(area), count)
+            assert largest is not None
+            return largest
+        _, end, encoded = structure._walk(area, len(area), 0, count, 0)
+        if end != len(area):
+            raise InvalidRecord("bytes follow")
     except (InvalidRecord, IndexError):
         return "refused"
-    return "taken"
+    return encoded >> 1 if encoded >= 0 else structure.BELOW_BASE
 
 
 @pytest.mark.parametrize("count", [8, 64, 65, 66, 72, 8_191, 8_192, 8_193, 8_300, 16_384])
@@ -151,7 +183,7 @@ def test_check_records_of_one_size_by_their_deltas(count: int, wrong: int | None
     if wrong is not None:
         area[wrong] = encode_record(NewRecord(b"v" * 90), count // 2 + 1, 0)
 
-    assert judged(b"".join(area), count, in_runs=True) == ("taken" if wrong is None else "refused")
+    assert judged(b"".join(area), count, in_runs=True) == (0 if wrong is None else "refused")
 
 
 def test_check_records_delta_with_more_bytes_than_it_needs_is_taken():
@@ -159,7 +191,7 @@ def test_check_records_delta_with_more_bytes_than_it_needs_is_taken():
     area = encode_record(NewRecord(b"vv"), 0, 0) + longer
     area += b"".join(encode_record(NewRecord(b"vv"), delta, 0) for delta in range(2, 20))
 
-    assert judged(area, 20, in_runs=True) == judged(area, 20, in_runs=False) == "taken"
+    assert judged(area, 20, in_runs=True) == judged(area, 20, in_runs=False) == 0
 
 
 def test_open_inline_large_batch_of_records_of_one_size_needs_no_thread():
