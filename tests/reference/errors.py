@@ -1,4 +1,4 @@
-"""docs/errors.md: every error that a client can get, from broker/tidegate/errors.py and from who raises it."""
+"""docs/errors.md: every error that a client can get, from the broker's error classes and from who raises them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
+import tidegate
 from tidegate import errors
 from tidegate.apis.registry import load_all
 from tidegate.errors import KafkaError
@@ -20,7 +23,7 @@ _API_VERSIONS: Final = 18
 _HEAD: Final = """\
 # Errors
 
-Made by `make docs` from `broker/tidegate/errors.py`. Codes and names are Kafka's. *Retriable* is Kafka's word for:
+Made by `make docs` from the broker's error classes. Codes and names are Kafka's. *Retriable* is Kafka's word for:
 clients ask again by themselves, and the application gets the error only when their time is up. Anything else reaches
 the application.
 
@@ -51,13 +54,37 @@ They are for what [is not served](apis.md#not-served), or reported by [REST](adm
 """
 
 
+WITHOUT_CLASS: Final = {
+    ErrorCode.delegation_token_auth_disabled: "Delegation tokens are not served.",
+    ErrorCode.unknown_subscription_id: "Another subscription than of the metrics; the client asks again (KIP-714).",
+    ErrorCode.telemetry_too_large: "Client metrics above the limit (KIP-714).",
+    ErrorCode.rebootstrap_required: "The client's cluster or broker is another one: begin at the bootstrap addresses.",
+}
+"""What no class stands for, because it is answered in one place."""
+
+
 def _classes() -> list[type[KafkaError]]:
-    """One class a code, in the order of the codes; KafkaError itself is UNKNOWN_SERVER_ERROR."""
-    own = (one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, KafkaError))
+    """One class a code, in the order of the codes; KafkaError itself is UNKNOWN_SERVER_ERROR.
+
+    Of several with one code the first of `tidegate.errors`, else of a package's `errors`.
+    """
+    load_all()
     first: dict[int, type[KafkaError]] = {}
-    for one in own:
+    for one in sorted(_derived(KafkaError), key=_place):
         first.setdefault(one.code.value, one)
     return [first[code] for code in sorted(first)]
+
+
+def _derived(base: type[KafkaError]) -> Iterator[type[KafkaError]]:
+    if base.__module__.startswith(f"{tidegate.__name__}."):
+        yield base
+    for one in base.__subclasses__():
+        yield from _derived(one)
+
+
+def _place(one: type[KafkaError]) -> tuple[bool, bool, str]:
+    module = one.__module__
+    return module != errors.__name__, not module.endswith(".errors"), module
 
 
 @cache
@@ -77,11 +104,13 @@ def answered(one: type[KafkaError]) -> bool:
 
 
 def _rows(classes: Iterable[type[KafkaError]]) -> Iterator[str]:
+    meanings: dict[ErrorCode, str] = dict(WITHOUT_CLASS)
     for one in classes:
         reported = (one.__doc__ or "").split("\n", 1)[0]
         meaning = re.sub(r"^Retriable: (.)", lambda found: found[1].upper(), reported)
-        meaning = "A bug of the broker." if one is KafkaError else meaning
-        yield f"| {one.code.value} | `{one.code.name.upper()}` | {'yes' if one.code.retriable else ''} | {meaning} |"
+        meanings[one.code] = "A bug of the broker." if one is KafkaError else meaning
+    for code in sorted(meanings, key=lambda code: code.value):
+        yield f"| {code.value} | `{code.name.upper()}` | {'yes' if code.retriable else ''} | {meanings[code]} |"
 
 
 def page() -> str:

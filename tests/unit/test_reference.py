@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from bench.clients import CLIENTS
 from observability.reference import alerts
@@ -45,6 +46,19 @@ def test_errors_are_listed_where_something_answers_them() -> None:
     assert answered(errors.IllegalGeneration)
     assert answered(errors.KafkaError)
     assert not answered(errors.InconsistentTopicId)
+
+
+def test_every_code_that_is_answered_is_on_the_page() -> None:
+    named = {
+        name
+        for path in (ROOT / "broker" / "tidegate").rglob("*.py")
+        for name in re.findall(r"ErrorCode\.([a-z_]+)", path.read_text("utf-8"))
+        if hasattr(ErrorCode, name)
+    }
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+
+    unlisted = {name for name in named if f"`{name.upper()}`" not in page}
+    assert unlisted == {"none", "delegation_token_authorization_failed"}, "the latter is only recognised, for the audit"
 
 
 def test_every_alert_has_a_runbook() -> None:

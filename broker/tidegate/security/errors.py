@@ -20,7 +20,10 @@ class IllegalSaslState(KafkaError):
 
 
 class SaslAuthenticationFailed(KafkaError):
-    """Wrong credentials. The message reaches the client and must not show which part was wrong."""
+    """Wrong credentials.
+
+    The message reaches the client and must not show which part was wrong.
+    """
 
     code = ErrorCode.sasl_authentication_failed
 
