@@ -324,7 +324,7 @@ class Broker:
         if self._delays is not None:
             self._delays.release_all()
         self.server.suspend()
-        self.logs.drop_views()
+        self.logs.drop_states()
 
     def _lease_held(self, left_s: float) -> None:
         """Serve. After a change of the node id close all connections, so that clients refresh their metadata."""

@@ -164,7 +164,7 @@ async def test_stale_log_state_learns_that_offsets_are_archived(
         await archive(log, tmp_path, 80)
         await trim(log, await log.refresh(), Kept(0, 60, 0))
         stale.pages.clear()
-        assert stale.view is not None and stale.view.local_start == 0
+        assert stale.state is not None and stale.state.local_start == 0
 
         for offset in (0, 31, 59, 60):
             found = batches_of(await read(stale, offset, 1))

@@ -138,7 +138,7 @@ async def test_compaction_drops_markers_without_records(
         await producer.write("t")
         await store.command("DEL", log.keys.producers)  # every broker reads the log from its start
         for broker in brokers.all:
-            broker.context.logs.drop_views()
+            broker.context.logs.drop_states()
             found = await brokers.fetch("t", committed=True, end=13)
             read = [one.value for batch in found.batches if not batch.is_control for one in read_records(batch)]
             assert (read, found.last_stable_offset) == ([b"5"], 12)
@@ -165,7 +165,7 @@ async def test_read_by_a_state_of_an_earlier_log_version_names_no_transaction_wi
         assert len(earlier.transactions.aborted) == 1
         await late.refresh()
 
-        late.view, earlier.verified_at = earlier, asyncio.get_running_loop().time()
+        late.state, earlier.verified_at = earlier, asyncio.get_running_loop().time()
         late.pages.clear()
         found = await logs.read(late, 0, committed=True)
 

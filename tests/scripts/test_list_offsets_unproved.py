@@ -69,9 +69,9 @@ async def test_list_offsets_max_timestamp_unproved_is_not_above_what_was_proved(
 async def test_list_offsets_after_the_proof_answers_all(unproved: tuple[Connection, PartitionLog]) -> None:
     client, log = unproved
     assert await listed(client, LATEST, 9) is ErrorCode.offset_not_available
-    view = log.view
-    assert view is not None
-    view.high_watermark = view.end  # as a proof leaves it
+    state = log.state
+    assert state is not None
+    state.high_watermark = state.end  # as a proof leaves it
     assert await listed(client, LATEST, 9) == 10
     assert await listed(client, 1_006, 9) == 6
     assert await listed(client, 1_010, 9) == -1

@@ -94,7 +94,7 @@ async def test_append_behind_an_unproved_one_that_was_lost_is_not_out_of_order(p
             if sequence == 0:
                 replicated = await primary_store.command("DUMP", key)
         await primary_store.command("RESTORE", key, 0, replicated, "REPLACE")  # as a replica that is promoted has it
-        logs.drop_views()
+        logs.drop_states()
 
         with pytest.raises(RequestTimedOut):
             await append(log, producer_id=7, epoch=0, sequence=2)
@@ -132,7 +132,7 @@ async def test_proof_that_another_connection_gave_is_none(primary: ValkeyServer,
             await append(log)
             proofs: list[bool] = []
             log.high_watermark.when_durable(99, True, proofs.append)
-            logs.drop_views()  # as when a lane is cut: the next one may lead elsewhere
+            logs.drop_states()  # as when a lane is cut: the next one may lead elsewhere
             while not proofs:
                 await asyncio.sleep(0.01)
             assert proofs == [False]

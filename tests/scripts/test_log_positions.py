@@ -237,7 +237,7 @@ async def test_snapshots_keep_the_load_of_a_view_short(
 async def test_trim_between_snapshot_and_log_is_noticed(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A view that loads takes the newer snapshot when what followed the older one is gone."""
+    """A state that loads takes the newer snapshot when what followed the older one is gone."""
     await given_log(store)
     async with broker(settings, entry_bytes_max=1) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)

@@ -45,7 +45,7 @@ async def test_rule_1_the_id_contains_the_base(store: Store, settings: Settings)
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
         await asyncio.gather(log.ensure(), other.ensure())
         assert (await append(log, count=3)).base_offset == 0
-        # With a count or a last offset in the id, this longer batch from an old view would slip past.
+        # With a count or a last offset in the id, this longer batch from an old state would slip past.
         assert (await append(other, count=10)).base_offset == 3
 
     assert await _entry_ids(store) == [b"0-1", b"3-1"]
@@ -165,7 +165,7 @@ async def test_rule_6_a_refusal_is_given_after_a_refresh(
         with monkeypatch.context() as patch:  # it does not wait for the batches before it: they are in the log
             patch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 600_000)
             assert (await append(log, producer_id=7, epoch=0, sequence=4)).base_offset == 4
-        assert (await read(other, 5)).size == 0  # above the end of the other's view
+        assert (await read(other, 5)).size == 0  # above the end that the other knows
         assert (await other.end_offset()).high_watermark == 5
         await append(log, producer_id=7, epoch=3, sequence=0)
         with pytest.raises(InvalidProducerEpoch):

@@ -67,7 +67,7 @@ async def test_replayed_batches_are_read_and_appended_to_by_brokers(logs: Logs, 
     written = await asyncio.to_thread(
         target.append, [target_batch(10, 3, start=0), target_batch(13, 2), target_batch(20, 1, start=15)]
     )
-    answer = await append(log, count=4, producer_id=7, epoch=0, sequence=2)  # its view is old by then
+    answer = await append(log, count=4, producer_id=7, epoch=0, sequence=2)  # its state is old by then
 
     assert written == 3
     assert answer.base_offset == 8
@@ -143,15 +143,15 @@ async def test_replay_states_in_the_table_are_dropped(logs: Logs, target: Target
 
 
 async def test_view_starts_behind_what_was_put_there(logs: Logs, target: Target, settings: Settings) -> None:
-    """The snapshot moves on where it stood at the end: nobody has to read a long replay to load a view."""
+    """The snapshot moves on where it stood at the end: nobody has to read a long replay to load a state."""
     await asyncio.to_thread(target.append, [target_batch(0, timestamp=500), target_batch(1, timestamp=900)])
     await asyncio.to_thread(target.append, [target_batch(2, timestamp=700)])
 
     async with broker(settings) as another:
-        view = await another.partition(TOPIC, 0).load()
+        state = await another.partition(TOPIC, 0).load()
         found = await another.partition(TOPIC, 0).offset_for_timestamp(600)
 
-    assert (view.snapshot_offset, view.end, view.max_timestamp, view.max_timestamp_base) == (3, 3, 900, 0)
+    assert (state.snapshot_offset, state.end, state.max_timestamp, state.max_timestamp_base) == (3, 3, 900, 0)
     assert found == (1, 900)
 
 

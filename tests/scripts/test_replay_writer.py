@@ -213,7 +213,7 @@ async def test_batches_lost_by_a_fail_over_are_written_and_translated_again(
         for name in (keys.log, keys.replayed, keys.producers, keys.times):
             client.delete(name)
         client.execute_command("XGROUP", "CREATE", keys.log, "made", "0-0", "MKSTREAM")
-    logs.drop_views()
+    logs.drop_states()
     shutil.rmtree(made.archive)
     half = [*batches[:4]]
     await asyncio.to_thread(attempt, made, half)

@@ -386,14 +386,14 @@ async def test_letters_of_records_that_the_writing_broker_has_not_noticed_have_t
     async with asyncio.timeout(20):
         while not log.subscription.is_subscribed:
             await asyncio.sleep(0.01)
-    before = copy.deepcopy(log.view)
+    before = copy.deepcopy(log.state)
     a = await holding(shares, 1)
     async with asyncio.timeout(20):
-        while log.view.end < 1:
+        while log.state.end < 1:
             await asyncio.sleep(0.01)
     assert await a.ack(0, 0, REJECT) == "NONE"
 
-    log.view = before  # as if no message of the append had come
+    log.state = before  # as if no message of the append had come
     await drain(shares, broker=1)
 
     (letter,) = await letters(shares)

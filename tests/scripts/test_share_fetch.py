@@ -696,14 +696,14 @@ async def test_released_records_are_read_by_a_broker_that_has_not_noticed_them(s
     async with asyncio.timeout(20):
         while not log.subscription.is_subscribed:
             await asyncio.sleep(0.01)
-    before = copy.deepcopy(log.view)
+    before = copy.deepcopy(log.state)
     await shares.produce(2)
     assert (await a.fetch(), await a.ack(1, 2, RELEASE)) == ("1-2x1", "NONE")
     async with asyncio.timeout(20):
-        while log.view.end < 3:
+        while log.state.end < 3:
             await asyncio.sleep(0.01)
 
-    log.view = before  # as if no message of the append had come
+    log.state = before  # as if no message of the append had come
     (topic,) = (await b.sending().answer).responses
 
     (one,) = topic.partitions

@@ -258,7 +258,7 @@ async def test_open_transaction_survives_snapshot_and_reload(brokers: Brokers) -
     log = next(iter(brokers.all[0].context.logs._partitions.values()))
     await log.progress.save_now(await log.refresh())
     for broker in brokers.all:
-        broker.context.logs.drop_views()
+        broker.context.logs.drop_states()
     found = await brokers.fetch("t", committed=True, end=4)
     assert (found.last_stable_offset, found.aborted) == (2, [(second.id, 0)])
     await first.end(True)

@@ -53,12 +53,12 @@ async def test_redis_is_trimmed_as_far_as_the_archive_reaches(logs: Logs, tmp_pa
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 20)
-    view = await log.refresh()
+    state = await log.refresh()
 
     with pytest.raises(OffsetOutOfRange):
-        await trim(log, view, Kept(0, 22, 0))
+        await trim(log, state, Kept(0, 22, 0))
     assert await starts(log) == (0, 0)
-    assert await trim(log, view, Kept(0, 20, 10 * SIZE)) == 0
+    assert await trim(log, state, Kept(0, 20, 10 * SIZE)) == 0
     assert await starts(log) == (0, 20)
     assert await log.store.command("HMGET", log.keys.meta, "log_start", "local_start") == [b"0", b"20"]
     assert len(await read_all(log)) == 20
@@ -68,16 +68,16 @@ async def test_archive_that_was_reset_or_begins_later_loses_nothing(logs: Logs, 
     log = logs.partition(TOPIC, 0)
     await given_batches(log, 20)
     await archive(log, tmp_path, 40)
-    view = await log.refresh()
+    state = await log.refresh()
     await log.store.command("HSET", log.keys.archive, "start", 4)
     with pytest.raises(OffsetOutOfRange):
-        await trim(log, view, Kept(2, 20, 0))
+        await trim(log, state, Kept(2, 20, 0))
     await log.store.command("DEL", log.keys.archive)
     with pytest.raises(OffsetOutOfRange):
-        await trim(log, view, Kept(0, 20, 0))
+        await trim(log, state, Kept(0, 20, 0))
 
     assert await starts(log) == (0, 0)
-    assert await trim(log, view, Kept(20, 20, 0)) == 20  # what is deleted needs no copy
+    assert await trim(log, state, Kept(20, 20, 0)) == 20  # what is deleted needs no copy
 
 
 async def test_local_start_follows_the_log_start_and_neither_decreases(logs: Logs, tmp_path: Path) -> None:

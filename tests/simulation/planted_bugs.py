@@ -122,8 +122,8 @@ PLANTED_BUGS: Final = {
     ),
     "stored-sequences-ignored": PlantedBug(
         "broker/tidegate/log/append.py",
-        "state = planned or view.producers.get(batch.producer_id)",
-        "state = planned",
+        "producer = planned or state.producers.get(batch.producer_id)",
+        "producer = planned",
         "P4: a batch that was sent again after it was stored is stored twice",
     ),
 }

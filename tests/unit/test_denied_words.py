@@ -29,11 +29,12 @@ DENIED: Final = frozenset(
 )
 DENIED_IN: Final = {
     "broker/tidegate/groups": {"holder", "holders", "holds", "kept", "rest", "behind"},
+    "broker/tidegate/log": {"view", "views"},
     "broker/tidegate/store": {"home", "shared", "sent_on"},
     "broker/tidegate/server": {"cold", "cut", "hold", "holds", "hot"},
     "pipeline": {"bounds", "extent", "extents", "piece", "pieces"},
 }
-"""Words that are denied where they meant something else: heartbeats, Cluster nodes, connections, offset ranges."""
+"""Words that are denied where they meant something else: heartbeats, states of logs, Cluster nodes, offset ranges."""
 DENIED_IN_TEST_NAMES: Final = frozenset(
     {
         "came", "come", "coming", "cut", "cuts", "go", "going", "gone", "guest", "held", "hold", "holder", "holders",

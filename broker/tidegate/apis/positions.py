@@ -256,7 +256,7 @@ def _log_of(call: Call, topics: FoundTopics, name: str, index: int) -> AnyLog:
 
 
 def _epoch_at(log: AnyLog, known: LogOffsets, offset: int) -> int:
-    return log.view.epoch_at(offset) if log.view is not None else known.leader_epoch
+    return log.state.epoch_at(offset) if log.state is not None else known.leader_epoch
 
 
 def _check_epoch(leader_epoch: int, known: LogOffsets) -> None:

@@ -40,8 +40,8 @@ async def producers(
             log = context.logs.partition(found, index)
             if isinstance(log, RecordLog):
                 return _partition(index, (await log.end_offset()).log_end_offset, await log.read_producers())
-            view = await log.refresh()
-            return _partition(index, view.end, dict(view.producers))
+            state = await log.refresh()
+            return _partition(index, state.end, dict(state.producers))
 
     indexes = range(first, min(found.partition_count, first + count_max))
     return {

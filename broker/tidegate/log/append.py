@@ -97,16 +97,16 @@ class Appends:
         self._scheduled = False
         if self._in_flight is not None or not self._queue:
             return
-        view = self._log.view
-        if view is None:
+        state = self._log.state
+        if state is None:
             self._load()
             return
-        if view.stray is not None:
-            self._refuse_all(view.stray)
+        if state.stray is not None:
+            self._refuse_all(state.stray)
             return
-        items, producers, size = self._take(view)
+        items, producers, size = self._take(state)
         if items:
-            self._send(view, items, producers, size)
+            self._send(state, items, producers, size)
 
     def _refuse_all(self, stray: StrayEntry) -> None:
         """Nothing can follow `stray`: refuse the batches queued before the last refresh, refresh for the others."""
@@ -123,7 +123,7 @@ class Appends:
     def _load(self) -> None:
         if not self._loading:
             self._loading = True
-            self._log.with_view(self._loaded)
+            self._log.with_state(self._loaded)
 
     def _loaded(self, loaded: LogState | KafkaError) -> None:
         self._loading = False
@@ -133,13 +133,13 @@ class Appends:
 
     # -- judging
 
-    def _take(self, view: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
+    def _take(self, state: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
         """Dequeue the batches of the next entry; return them, their producers' next states and their bytes."""
         queue, limit = self._queue, ENTRY_BYTES_MAX
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
         kept: deque[QueuedBatch] = deque()
-        size, offset, clock = 0, view.end, self._log.store.clock
+        size, offset, clock = 0, state.end, self._log.store.clock
         while queue:
             item = queue[0]
             batch = item.batch
@@ -150,8 +150,8 @@ class Appends:
                 continue
             if batch.producer_id >= 0:
                 planned = producers.get(batch.producer_id)
-                state = planned or view.producers.get(batch.producer_id)
-                if not self.admission.accepts(view, item, state, planned is not None):
+                producer = planned or state.producers.get(batch.producer_id)
+                if not self.admission.accepts(state, item, producer, planned is not None):
                     if not item.done:
                         kept.append(item)
                     continue
@@ -159,7 +159,7 @@ class Appends:
             if self._log.log_append_time:
                 item.stamp(clock.now_ms())
             if batch.producer_id >= 0:
-                producers[batch.producer_id] = after(state, item, offset, clock.now_ms())
+                producers[batch.producer_id] = after(producer, item, offset, clock.now_ms())
                 if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
                     queue.extendleft(reversed(kept))  # a batch in `kept` may wait for this one
                     kept.clear()
@@ -203,10 +203,10 @@ class Appends:
 
     # -- sending
 
-    def _send(self, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState], size: int) -> None:
+    def _send(self, state: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState], size: int) -> None:
         log = self._log
         counter = log.writer.next()
-        sent = InFlightEntry.of(counter, b"%b:%d" % (log.writer.name, counter), view, items, producers)
+        sent = InFlightEntry.of(counter, b"%b:%d" % (log.writer.name, counter), state, items, producers)
         self._in_flight = sent
         self.unresolved.entries[sent.counter] = sent
         message = self._commands.publish(sent.entry.end, log.writer.name)
@@ -255,11 +255,11 @@ class Appends:
 
     def _read_missed(self, sent: InFlightEntry) -> None:
         def refreshed(failure: KafkaError | None) -> None:
-            view = self._log.view
+            state = self._log.state
             if isinstance(failure, UnknownTopicOrPartition):
                 self.fail(failure)
                 return
-            if failure is None and view is sent.view and view.end <= sent.base:
+            if failure is None and state is sent.state and state.end <= sent.base:
                 self._log.void("refused, and yet nothing was missed")
             self._give_up_overdue(failure or StoreUnavailable("the log continues without this broker"))
             self.schedule()
@@ -303,15 +303,15 @@ class Appends:
 
     def _confirm(self, sent: InFlightEntry) -> None:
         self.unresolved.entries.pop(sent.counter, None)
-        log, view = self._log, sent.view
-        if log.view is view and view.end == sent.base:
+        log, state = self._log, sent.state
+        if log.state is state and state.end == sent.base:
             if sent.transactional:
-                view.apply(sent.entry, log.store.clock.now_ms())
+                state.apply(sent.entry, log.store.clock.now_ms())
             else:
-                view.apply_own(sent.entry, sent.producers)
-            view.verified_at = log.loop.time()
-            self.unresolved.discard_below(view.end, None)
-            log.appended(view, sent.entry)
+                state.apply_own(sent.entry, sent.producers)
+            state.verified_at = log.loop.time()
+            self.unresolved.discard_below(state.end, None)
+            log.appended(state, sent.entry)
             if self._queue:
                 self._flush()  # send the next entry before the replies of this one
             self._resolve(sent)
@@ -335,8 +335,8 @@ class Appends:
     def _resolve(self, sent: InFlightEntry) -> None:
         log = self._log
         log.usage.stored(log.topic, sent.entry.end - sent.base, sent.entry.size)
-        epoch = sent.view.epoch_at(sent.base)
-        log_start = log.view.log_start if log.view is not None else sent.view.log_start
+        epoch = sent.state.epoch_at(sent.base)
+        log_start = log.state.log_start if log.state is not None else sent.state.log_start
         stamped = log.log_append_time
         base = sent.base
         for item, end in zip(sent.items, sent.entry.ends, strict=True):

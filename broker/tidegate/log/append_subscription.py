@@ -95,8 +95,8 @@ class AppendSubscription:
             end, _, writer = payload.partition(b":")
             if writer == self._log.writer.name:
                 return
-            view = self._log.view
-            if view is not None and end.isdigit() and int(end) <= view.end:
+            state = self._log.state
+            if state is not None and end.isdigit() and int(end) <= state.end:
                 return
         self._refresher.refresh(_ignore)
 

@@ -23,54 +23,54 @@ if TYPE_CHECKING:
 
 
 async def first_record_at(
-    log: CachedLog, archive: ArchiveReads, view: LogState, timestamp_ms: int
+    log: CachedLog, archive: ArchiveReads, state: LogState, timestamp_ms: int
 ) -> tuple[int, int] | None:
     """The first record at or after a time, in offset order, below the local start. Raises KafkaStorageError."""
-    async with aclosing(_segments(log, view)) as segments:
+    async with aclosing(_segments(log, state)) as segments:
         async for segment in segments:
             if segment.max_timestamp < timestamp_ms:
                 continue
-            async with aclosing(_batches(archive, view, segment, timestamp_ms)) as batches:
+            async with aclosing(_batches(archive, state, segment, timestamp_ms)) as batches:
                 async for base, batch in batches:
                     for offset, timestamp in _records(base, batch):
-                        if timestamp >= timestamp_ms and view.log_start <= offset < view.local_start:
+                        if timestamp >= timestamp_ms and state.log_start <= offset < state.local_start:
                             return offset, timestamp
     return None
 
 
-async def largest_timestamp(log: CachedLog, archive: ArchiveReads, view: LogState) -> int:
+async def largest_timestamp(log: CachedLog, archive: ArchiveReads, state: LogState) -> int:
     """The largest timestamp from the log start to the local start, ms; -1 for none. Raises KafkaStorageError."""
     largest = -1
-    async with aclosing(_segments(log, view)) as segments:
+    async with aclosing(_segments(log, state)) as segments:
         async for segment in segments:
             if segment.max_timestamp <= largest:
                 continue
-            if view.log_start <= segment.base_offset and segment.last_offset < view.local_start:
+            if state.log_start <= segment.base_offset and segment.last_offset < state.local_start:
                 largest = segment.max_timestamp
                 continue
-            async with aclosing(_batches(archive, view, segment, largest + 1)) as batches:
+            async with aclosing(_batches(archive, state, segment, largest + 1)) as batches:
                 async for base, batch in batches:
-                    if base >= view.log_start:
+                    if base >= state.log_start:
                         largest = max(largest, read_header(batch).max_timestamp)
                     else:
-                        largest = max(at for offset, at in _records(base, batch) if offset >= view.log_start)
+                        largest = max(at for offset, at in _records(base, batch) if offset >= state.log_start)
     return largest
 
 
-async def _segments(log: CachedLog, view: LogState) -> AsyncGenerator[Segment, None]:
+async def _segments(log: CachedLog, state: LogState) -> AsyncGenerator[Segment, None]:
     """The segments from the log start to the local start, in order."""
-    async with aclosing(segments_from(log, view.log_start)) as segments:
+    async with aclosing(segments_from(log, state.log_start)) as segments:
         async for segment in segments:
-            if segment.from_offset >= view.local_start:
+            if segment.from_offset >= state.local_start:
                 return
             yield segment
 
 
 async def _batches(
-    archive: ArchiveReads, view: LogState, segment: Segment, timestamp_ms: int
+    archive: ArchiveReads, state: LogState, segment: Segment, timestamp_ms: int
 ) -> AsyncGenerator[tuple[int, Buffer], None]:
     """(base offset, bytes) of a segment's batches between log start and local start that reach `timestamp_ms`."""
-    at, stop = max(segment.base_offset, view.log_start), min(segment.end_offset, view.local_start)
+    at, stop = max(segment.base_offset, state.log_start), min(segment.end_offset, state.local_start)
     while at < stop:
         group = await archive.footer_of_row_group(at, stop)
         if group is None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-OnView = Callable[["LogState | KafkaError"], None]
+OnState = Callable[["LogState | KafkaError"], None]
 
 
 class KnownEnd(NamedTuple):
@@ -43,7 +43,7 @@ class CachedLog(OpenPartition, ABC):
         self.usage = services.usage
         self.archive_files = services.archive_files
         self.poll_s = services.poll_s
-        self.view: LogState | None = None
+        self.state: LogState | None = None
         self.pages = LogPages(services.cache)
         self._before: KnownEnd | None = None
         """Of the last state that became void."""
@@ -57,37 +57,37 @@ class CachedLog(OpenPartition, ABC):
     def void(self, reason: str) -> None:
         """Discard the state and the caches that depend on it: it may be wrong from now on."""
         self._voids += 1
-        if self.view is not None:
+        if self.state is not None:
             logger.debug("log_state_invalidated", log=self.keys.log, reason=reason)
-            self._before = KnownEnd(self.view.end, self.view.log_version, self.view.record_epoch)
-            self.view = None
+            self._before = KnownEnd(self.state.end, self.state.log_version, self.state.record_epoch)
+            self.state = None
             self.pages.clear()
             self.pages.on_drop()
 
-    def report_truncation(self, view: LogState) -> None:
+    def report_truncation(self, state: LogState) -> None:
         """Report once what the log had before its server failed over, and lacks now: log, metric, meta.
 
         The log ended where the first leader epoch that this broker did not know begins: other brokers may have
         appended since.
         """
         before, self._before = self._before, None
-        if before is None or view.log_version > before.log_version:
+        if before is None or state.log_version > before.log_version:
             return
-        end = min([view.end, *(start for epoch, start in view.epochs if epoch > before.record_epoch)])
+        end = min([state.end, *(start for epoch, start in state.epochs if epoch > before.record_epoch)])
         lost_records = before.end - end
         if lost_records > 0:
             logger.error(
                 "log_truncated", log=self.keys.log, end=end, lost_records=lost_records,
-                failover_epoch=view.failover_epoch,
+                failover_epoch=state.failover_epoch,
             )  # fmt: skip
-            self.on_truncation(end, lost_records, view.failover_epoch)
+            self.on_truncation(end, lost_records, state.failover_epoch)
 
     @abstractmethod
     def on_truncation(self, end: int, lost_records: int, failover_epoch: int) -> None:
         """Count and store the records that this broker knew and a fail-over lost; the log ended at `end` then."""
 
     @abstractmethod
-    def with_view(self, on_view: OnView) -> None:
+    def with_state(self, on_state: OnState) -> None:
         """Load the state, then call with it or with the failure. Never calls before it returns."""
 
     @abstractmethod
@@ -95,15 +95,15 @@ class CachedLog(OpenPartition, ABC):
         """The state, verified after the call. Raises UnknownTopicOrPartition, StoreUnavailable."""
 
     @abstractmethod
-    def appended(self, view: LogState, entry: Entry) -> None:
+    def appended(self, state: LogState, entry: Entry) -> None:
         """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""
 
     @abstractmethod
-    def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
+    def found(self, state: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Apply a refresh: the entries that follow the state, the log start and the local start."""
 
     @abstractmethod
-    def found_stray(self, view: LogState, stray: StrayEntry) -> None:
+    def found_stray(self, state: LogState, stray: StrayEntry) -> None:
         """Block appends and reads at the end until the log is repaired. Logged once for each stray entry."""
 
     @abstractmethod
@@ -115,7 +115,7 @@ class CachedLog(OpenPartition, ABC):
         """Write the pending estimates and index entries."""
 
     @abstractmethod
-    async def save_producers(self, view: LogState, offset: int) -> None:
+    async def save_producers(self, state: LogState, offset: int) -> None:
         """Save the producer table as of the state's end, unless Redis has one of `offset` or above.
 
         Raises StoreUnavailable, UnknownTopicOrPartition.

@@ -119,11 +119,11 @@ async def compact(
     """
     done, began_s = Compacted(), perf_counter()
     while True:
-        view = await log.refresh()
-        plan = await _plan(log, view, appended_before, is_requested)
+        state = await log.refresh()
+        plan = await _plan(log, state, appended_before, is_requested)
         if plan is None:
             break
-        await _Round(log, view, plan, on_page or _no_step, done).run()
+        await _Round(log, state, plan, on_page or _no_step, done).run()
         del plan  # the next round has a map of its own
     if not done.rounds:
         return None
@@ -139,20 +139,20 @@ async def _no_step() -> None:
     """Nothing to do between pages."""
 
 
-async def _plan(log: PartitionLog, view: LogState, appended_before: int, is_requested: bool) -> _Plan | None:
+async def _plan(log: PartitionLog, state: LogState, appended_before: int, is_requested: bool) -> _Plan | None:
     """The next round; None if the part that is not compacted is below its limits."""
     config, now_ms = log.topic.config, log.store.clock.now_ms()
-    if "compact" not in config.cleanup_policy or config.remote_storage or view.stray is not None:
+    if "compact" not in config.cleanup_policy or config.remote_storage or state.stray is not None:
         return None
-    if not view.high_watermark_known:
+    if not state.high_watermark_known:
         return None
     cleaned, cleaned_bytes, size = (
         int(value or 0)
         for value in await log.store.command("HMGET", log.keys.meta, "cleaned", "cleaned_bytes", "bytes")
     )
-    start = view.local_start
+    start = state.local_start
     dirty = max(cleaned, start)
-    limit = min(appended_before, view.last_stable_offset)
+    limit = min(appended_before, state.last_stable_offset)
     if dirty >= limit:
         return None
     if cleaned <= start:
@@ -163,11 +163,11 @@ async def _plan(log: PartitionLog, view: LogState, appended_before: int, is_requ
         return None
     first = await _first_entry(log, dirty)
     plan = _Plan(start, min(dirty, first), dirty, now_ms, now_ms - config.delete_retention_ms)
-    for one in view.transactions.aborted:
+    for one in state.transactions.aborted:
         plan.aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
         plan.indexed.add(one.last_offset)
     lag_ms = config.min_compaction_lag_ms
-    dirty_bytes = await _note_keys(log, view, plan, limit, now_ms - lag_ms if lag_ms else _TIMESTAMP_MAX)
+    dirty_bytes = await _note_keys(log, state, plan, limit, now_ms - lag_ms if lag_ms else _TIMESTAMP_MAX)
     is_enough = len(plan.latest) >= KEYS_MAX or dirty_bytes >= ratio * (cleaned_bytes + dirty_bytes)
     return plan if plan.end > dirty and (is_overdue or is_enough) else None
 
@@ -186,16 +186,16 @@ async def _is_overdue(log: PartitionLog, dirty: int, oldest_ms: int) -> bool:
     return bool(reply) and parse_entry(reply[0]).max_timestamp < oldest_ms
 
 
-async def _note_keys(log: PartitionLog, view: LogState, plan: _Plan, limit: int, young_ms: int) -> int:
+async def _note_keys(log: PartitionLog, state: LogState, plan: _Plan, limit: int, young_ms: int) -> int:
     """Pass one: fill the map, and set the plan's end. Stops at a young entry. Returns the bytes read."""
     size = 0
-    async with aclosing(_raw_pages(log, f"{plan.dirty}-0", view.mean_entry_bytes)) as pages:
+    async with aclosing(_raw_pages(log, f"{plan.dirty}-0", state.mean_entry_bytes)) as pages:
         async for page in pages:
             entries, stopped = [], False
             for item in page:
                 entry = parse_entry(item)
                 # The last entry is never compacted: it alone shows where the log ends.
-                stopped = entry.end > limit or entry.end >= view.end or entry.max_timestamp > young_ms
+                stopped = entry.end > limit or entry.end >= state.end or entry.max_timestamp > young_ms
                 if stopped:
                     break
                 entries.append(entry)
@@ -236,8 +236,8 @@ async def _raw_pages(log: PartitionLog, first: str, mean_entry_bytes: float) -> 
 class _Round:
     """One new stream, and the swap."""
 
-    def __init__(self, log: PartitionLog, view: LogState, plan: _Plan, on_page: OnPage, done: Compacted) -> None:
-        self._log, self._view, self._plan, self._on_page, self._done = log, view, plan, on_page, done
+    def __init__(self, log: PartitionLog, state: LogState, plan: _Plan, on_page: OnPage, done: Compacted) -> None:
+        self._log, self._state, self._plan, self._on_page, self._done = log, state, plan, on_page, done
         self._key = log.keys.compacted(uuid.uuid4().hex)
         self._entries = self._dropped = 0
         self._before = self._after = self._rest = 0
@@ -245,11 +245,11 @@ class _Round:
 
     async def run(self) -> None:
         """Fill the new stream and swap it in. Raises as `compact`."""
-        log, view, plan, keys = self._log, self._view, self._plan, self._log.keys
-        await log.save_producers(view, plan.end)
+        log, state, plan, keys = self._log, self._state, self._plan, self._log.keys
+        await log.save_producers(state, plan.end)
         began = await log.store.run(BEGIN_COMPACTION, [keys.log, self._key, keys.meta], _ABANDONED_MS)
         try:
-            if (int(began[0]), int(began[2])) != (view.failover_epoch, view.log_version):
+            if (int(began[0]), int(began[2])) != (state.failover_epoch, state.log_version):
                 raise StoreUnavailable("the log was replaced")
             await self._fill()
             for _ in range(_SWAP_TRIES):
@@ -277,7 +277,7 @@ class _Round:
         horizon_ms = min(plan.now_ms + self._log.topic.config.delete_retention_ms, _TIMESTAMP_MAX)
         rules = CleaningRules(plan.latest, plan.now_ms, horizon_ms, plan.dirty)
         first = await _first_entry(self._log, plan.start)
-        async with aclosing(_raw_pages(self._log, f"{first}-0", self._view.mean_entry_bytes)) as pages:
+        async with aclosing(_raw_pages(self._log, f"{first}-0", self._state.mean_entry_bytes)) as pages:
             async for page in pages:
                 entries = [entry for entry in map(parse_entry, page) if entry.end <= plan.end]
                 kept, dropped = await COMPACTED.run(_clean_entries, entries, plan, rules)
@@ -291,7 +291,7 @@ class _Round:
 
     async def _copy_rest(self) -> None:
         """Copy the entries behind the last one copied, unchanged."""
-        async with aclosing(_raw_pages(self._log, f"({self._last_id.decode()}", self._view.mean_entry_bytes)) as pages:
+        async with aclosing(_raw_pages(self._log, f"({self._last_id.decode()}", self._state.mean_entry_bytes)) as pages:
             async for page in pages:
                 await self._write([(entry_id, fields) for entry_id, fields in page])
                 self._last_id = page[-1][0]

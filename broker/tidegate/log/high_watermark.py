@@ -32,9 +32,9 @@ class HighWatermark:
         self._failed = False
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
 
-    async def load(self, view: LogState) -> None:
+    async def load(self, state: LogState) -> None:
         """Set the high watermark of a state that was just read: its end if that is proved, else the stored one."""
-        view.high_watermark = view.end
+        state.high_watermark = state.end
         if self._log.durability.immediate:
             return
         future: asyncio.Future[bool] = self._log.loop.create_future()
@@ -43,22 +43,22 @@ class HighWatermark:
         )
         self._failed = not await future
         if self._failed:
-            view.high_watermark = max(view.log_start, min(view.stored_high_watermark, view.end))
-            view.unproved_end = view.end
+            state.high_watermark = max(state.log_start, min(state.stored_high_watermark, state.end))
+            state.unproved_end = state.end
 
-    def installed(self, view: LogState) -> None:
+    def installed(self, state: LogState) -> None:
         """The loaded state became the current one."""
-        if view.high_watermark < view.end:
+        if state.high_watermark < state.end:
             self.prove()
         else:
-            self._proved(view)
+            self._proved(state)
 
-    def found(self, view: LogState) -> None:
+    def found(self, state: LogState) -> None:
         """The end moved past entries of other brokers, which may have served them already."""
         if self._log.durability.immediate:
-            view.high_watermark = view.end
+            state.high_watermark = state.end
         else:
-            view.unproved_end = view.end
+            state.unproved_end = state.end
             self.prove()
 
     def when_durable(self, end: int, acks_all: bool, on_proved: Callable[[bool], None]) -> None:
@@ -66,52 +66,52 @@ class HighWatermark:
 
         A proof is discarded once the cached state is void: another server may have given it.
         """
-        view = self._log.view
+        state = self._log.state
         if self._log.durability.immediate or not acks_all:
             on_proved(True)
-        elif view is None:
+        elif state is None:
             on_proved(False)
-        elif view.high_watermark >= end:
+        elif state.high_watermark >= end:
             on_proved(True)
         else:
             self._waiting.append((self._log.voids, on_proved))
             self.prove()
 
-    async def until_known(self, view: LogState) -> None:
+    async def until_known(self, state: LogState) -> None:
         """Wait for the running proof. Raises OffsetNotAvailable if it, or the one before it, failed."""
         if self._failed:
             raise OffsetNotAvailable()
         future: asyncio.Future[bool] = self._log.loop.create_future()
-        self.when_durable(view.unproved_end, True, lambda proved: None if future.done() else future.set_result(proved))
+        self.when_durable(state.unproved_end, True, lambda proved: None if future.done() else future.set_result(proved))
         if not await future:
             raise OffsetNotAvailable()
 
     def prove(self) -> None:
         """Prove everything up to the end; repeat while the end has moved."""
         log = self._log
-        view, voids = log.view, log.voids
-        if self._proving or (view is None and not self._waiting):
+        state, voids = log.state, log.voids
+        if self._proving or (state is None and not self._waiting):
             return
         self._proving = True
-        end = view.end if view is not None else -1
+        end = state.end if state is not None else -1
         asked, self._waiting = self._waiting, []
 
         def answered(held: bool) -> None:
             self._proving = False
             held = held and log.voids == voids
             self._failed = not held
-            if held and view is not None and end > view.high_watermark:
-                view.high_watermark = end
-                self._proved(view)
+            if held and state is not None and end > state.high_watermark:
+                state.high_watermark = end
+                self._proved(state)
                 self._notify()
             for asked_voids, on_proved in asked:
                 log.guarded(on_proved, held and asked_voids == voids)
-            if self._waiting or (log.view is not None and log.view.high_watermark < log.view.end):
+            if self._waiting or (log.state is not None and log.state.high_watermark < log.state.end):
                 self.prove() if held else log.loop.call_later(log.poll_s, self.prove)
 
         log.durability.prove(log.lanes.node, answered)
 
-    def _proved(self, view: LogState) -> None:
+    def _proved(self, state: LogState) -> None:
         """The next `Progress` write stores it."""
-        if not self._log.durability.immediate and view.high_watermark > view.stored_high_watermark:
+        if not self._log.durability.immediate and state.high_watermark > state.stored_high_watermark:
             self._mark_dirty()

@@ -87,7 +87,7 @@ async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | Non
     return None
 
 
-async def load_view(
+async def load_state(
     store: Store, keys: LogKeys, failover_epoch: int, writer: bytes
 ) -> tuple[LogState, list[Entry], list[Entry]]:
     """The current state of the log, the entries of `writer` among those replayed, and the last page of entries.
@@ -102,27 +102,27 @@ async def load_view(
         if rebuilt:
             logger.error("log_meta_rebuilt", log=keys.log)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
-        view = await _from_snapshot(fence, snapshot)
+        state = await _from_snapshot(fence, snapshot)
         first, whole = True, True
         own: list[Entry] = []
         last: list[Entry] = []
         strays: list[StrayEntry] = []
-        async with aclosing(pages(store, keys, view.end, view.mean_entry_bytes, strays)) as read:
+        async with aclosing(pages(store, keys, state.end, state.mean_entry_bytes, strays)) as read:
             async for last in read:
-                if first and last[0].base != view.end:
+                if first and last[0].base != state.end:
                     whole = False  # trimmed meanwhile: a newer snapshot exists
                     if attempt < _SNAPSHOT_TRIES - 1:
                         break
-                    logger.error("log_without_its_snapshot", log=keys.log, snapshot=view.end, first=last[0].base)
+                    logger.error("log_without_its_snapshot", log=keys.log, snapshot=state.end, first=last[0].base)
                 first = False
                 for entry in last:
-                    view.apply(entry, store.clock.now_ms())
+                    state.apply(entry, store.clock.now_ms())
                     if entry.writer.startswith(writer):
                         own.append(entry)
         if whole:
             break
-    view.stray = _stray_at_end(view.end, strays, parse_id(last_id))
-    return view, own, last if until_torn(last, strays) is last else []
+    state.stray = _stray_at_end(state.end, strays, parse_id(last_id))
+    return state, own, last if until_torn(last, strays) is last else []
 
 
 async def _fence(store: Store, keys: LogKeys, failover_epoch: int) -> list[Any]:

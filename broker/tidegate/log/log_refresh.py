@@ -50,17 +50,17 @@ class LogRefresher:
         self._send()
 
     def _send(self) -> None:
-        view = self._log.view
-        if view is None:
-            self._log.with_view(self._loaded)
+        state = self._log.state
+        if state is None:
+            self._log.with_state(self._loaded)
             return
-        log, count = self._log, page_entries(view.mean_entry_bytes)
-        items: list[Arg] = ["XRANGE", log.keys.log, f"{view.end}-0", "+", "COUNT", count]
+        log, count = self._log, page_entries(state.mean_entry_bytes)
+        items: list[Arg] = ["XRANGE", log.keys.log, f"{state.end}-0", "+", "COUNT", count]
         meta: list[Arg] = ["HMGET", log.keys.meta, "state", "log_start", "local_start", "log_version"]
 
         def answered(replies: list[Any], failure: Failure | None) -> None:
             if failure is None:
-                self._answered(view, count, *replies)
+                self._answered(state, count, *replies)
             else:
                 self._failed(failure)
 
@@ -83,8 +83,8 @@ class LogRefresher:
             case _:
                 self._again()
 
-    def _answered(self, view: LogState, count: int, items: Any, meta: Any) -> None:
-        if self._log.view is not view:
+    def _answered(self, state: LogState, count: int, items: Any, meta: Any) -> None:
+        if self._log.state is not state:
             self._again()
             return
         if meta[0] is None:
@@ -94,26 +94,26 @@ class LogRefresher:
         if meta[0] != b"ready":
             self._calls.finish(self._log.gone())
             return
-        if int(meta[3] or 0) != view.log_version:
+        if int(meta[3] or 0) != state.log_version:
             self._log.void("the stream is another one")  # its log start may be lower
             self._again()
             return
         entries, strays = parse_entries(items)
-        entries = [entry for entry in entries if entry.base >= view.end]
-        if entries and entries[0].base != view.end:
-            self._log.void("the log continues above the view")  # trimmed meanwhile; a newer snapshot exists
+        entries = [entry for entry in entries if entry.base >= state.end]
+        if entries and entries[0].base != state.end:
+            self._log.void("the log continues above the cached state")  # trimmed meanwhile; a newer snapshot exists
             self._again()
             return
-        self._log.found(view, entries, int(meta[1]), int(meta[2] or 0))
-        stray = next((stray for stray in strays if stray.stops(view.end)), None)
+        self._log.found(state, entries, int(meta[1]), int(meta[2] or 0))
+        stray = next((stray for stray in strays if stray.stops(state.end)), None)
         if stray is not None:
-            self._log.found_stray(view, stray)
-        elif view.stray is not None and not view.stray.removed:
+            self._log.found_stray(state, stray)
+        elif state.stray is not None and not state.stray.removed:
             self._log.void("what stood behind the log was removed")
             self._again()
             return
         if len(items) < count or not entries:
-            view.verified_at = asyncio.get_running_loop().time()
+            state.verified_at = asyncio.get_running_loop().time()
             self._calls.finish(None)
         else:
             self._send()

@@ -50,7 +50,7 @@ class Logs(PartitionServices):
         refresh_topics: Refresh = no_refresh,
     ) -> None:
         super().__init__(store, settings)
-        self.failover_epochs = FailoverEpochs(store, self.drop_views, on_failover_handled)
+        self.failover_epochs = FailoverEpochs(store, self.drop_states, on_failover_handled)
         self.record_groups = RecordGroups(store)
         self.new_record_logs: set[RecordLog] = set()
         self.retention: Retention | None = None
@@ -116,7 +116,7 @@ class Logs(PartitionServices):
         for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
             self._partitions.pop(key).close(UnknownTopicOrPartition())
 
-    def drop_views(self, node: Node | None = None) -> None:
+    def drop_states(self, node: Node | None = None) -> None:
         """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""
         self._upkeep_known.clear()
         log: AnyLog
@@ -174,11 +174,11 @@ class Logs(PartitionServices):
         stale: list[PartitionLog] = []
         for log in list(self.is_subscribed):
             if log.subscription.wanted:
-                if log.view is None:
+                if log.state is None:
                     log.guarded(log.refresher.refresh, _ignore)
-                elif self.loop.time() - log.view.verified_at >= self.poll_s:
+                elif self.loop.time() - log.state.verified_at >= self.poll_s:
                     stale.append(log)
-        ends = {log.keys.log: f"{log.view.end}-0" for log in stale if log.view is not None}
+        ends = {log.keys.log: f"{log.state.end}-0" for log in stale if log.state is not None}
         logs = {log.keys.log: log for log in stale}
         poll_streams(self.store, ends, lambda key: logs[key].refresher.refresh(_ignore))
 

@@ -58,13 +58,13 @@ class InTransaction:
     """The transaction of one batch. `confirm` asks the coordinator whether the batch's partition is in it, and adds it
     where the protocol's version does so; it calls once, after it returns, with None or with the error for the client.
 
-    With `from_zero` an unknown producer must begin with sequence 0 (KIP-890). `confirmed_view` is the state of the log
+    With `from_zero` an unknown producer must begin with sequence 0 (KIP-890). `confirmed_state` is the state of the log
     before which the coordinator confirmed, `confirmed_behind` the producer's last marker in it.
     """
 
     confirm: Callable[[OnConfirmed], None]
     from_zero: bool = False
-    confirmed_view: LogState | None = None
+    confirmed_state: LogState | None = None
     confirmed_behind: tuple[int, int] = (-1, -1)
 
 
@@ -72,7 +72,7 @@ class QueuedBatch:
     """One batch that waits to be appended."""
 
     __slots__ = (
-        "acks_all", "batch", "buffer", "deadline", "done", "gap_until", "gap_view", "on_done", "proved", "timestamp",
+        "acks_all", "batch", "buffer", "deadline", "done", "gap_state", "gap_until", "on_done", "proved", "timestamp",
         "transaction", "unresolved_in",
     )  # fmt: skip
 
@@ -93,7 +93,7 @@ class QueuedBatch:
         self.done = False
         self.proved = False
         self.gap_until = 0.0
-        self.gap_view: LogState | None = None
+        self.gap_state: LogState | None = None
         self.transaction = transaction
         self.unresolved_in: tuple[int, ...] = ()
         """Counters of the entries of unknown outcome that contained it."""
@@ -115,7 +115,7 @@ class QueuedBatch:
 class InFlightEntry:
     """One sent entry whose outcome is open; its batches start at `base` if it is in the log."""
 
-    __slots__ = ("base", "counter", "entry", "items", "producers", "transactional", "view")
+    __slots__ = ("base", "counter", "entry", "items", "producers", "state", "transactional")
 
     def __init__(
         self,
@@ -124,31 +124,31 @@ class InFlightEntry:
         entry: Entry,
         items: list[QueuedBatch],
         producers: dict[int, ProducerState],
-        view: LogState,
+        state: LogState,
     ) -> None:
         self.counter = counter
         self.base = base
         self.entry = entry
         self.items = items
         self.producers = producers
-        self.view = view
+        self.state = state
         self.transactional = False
         """Whether a batch belongs to a transaction or is a marker."""
 
     @classmethod
     def of(
-        cls, counter: int, writer: bytes, view: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState]
+        cls, counter: int, writer: bytes, state: LogState, items: list[QueuedBatch], producers: dict[int, ProducerState]
     ) -> InFlightEntry:
         """An entry of the batches, at the end of the state."""
-        end, ends, size, timestamp, attributes = view.end, [], 0, -1, 0
+        end, ends, size, timestamp, attributes = state.end, [], 0, -1, 0
         for item in items:
             end += item.batch.last_offset_delta + 1
             ends.append(end)
             size += len(item.buffer)
             timestamp = max(timestamp, item.timestamp)
             attributes |= item.batch.attributes
-        entry = Entry(view.end, writer, [item.buffer for item in items], ends, size, timestamp)
-        sent = cls(counter, view.end, entry, items, producers, view)
+        entry = Entry(state.end, writer, [item.buffer for item in items], ends, size, timestamp)
+        sent = cls(counter, state.end, entry, items, producers, state)
         sent.transactional = attributes & (TRANSACTIONAL | CONTROL) != 0
         return sent
 

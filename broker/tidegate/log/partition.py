@@ -14,10 +14,10 @@ from tidegate.log import archived, positions, retention
 from tidegate.log.append import Appends, OnAppended
 from tidegate.log.append_subscription import AppendSubscription
 from tidegate.log.archive_reads import ArchiveReads
-from tidegate.log.cached_log import CachedLog, OnView
+from tidegate.log.cached_log import CachedLog, OnState
 from tidegate.log.entries import Entry, StrayEntry, parse_entries
 from tidegate.log.high_watermark import HighWatermark
-from tidegate.log.loading import LogLost, load_view
+from tidegate.log.loading import LogLost, load_state
 from tidegate.log.log_refresh import LogRefresher
 from tidegate.log.outgoing import InTransaction
 from tidegate.log.producers_table import ProducerState
@@ -59,7 +59,7 @@ class PartitionLog(CachedLog):
     def __init__(self, services: PartitionServices, topic: Topic, index: int) -> None:
         super().__init__(services, topic, index)
         self._services = services
-        self._waiting: list[OnView] = []
+        self._waiting: list[OnState] = []
         self._loading: asyncio.Task[None] | None = None
         self.stray: StrayEntry | None = None
         self._lost = False
@@ -100,10 +100,10 @@ class PartitionLog(CachedLog):
 
     def is_at_end(self, offset: int, committed: bool = False) -> bool:
         """Whether `read` would find nothing at `offset`, and at once; `committed`: no stable records."""
-        view = self.view
-        if view is None or not view.log_start <= offset <= view.end or view.stray is not None:
+        state = self.state
+        if state is None or not state.log_start <= offset <= state.end or state.stray is not None:
             return False
-        end = view.last_stable_offset if committed else view.high_watermark
+        end = state.last_stable_offset if committed else state.high_watermark
         return offset >= end and self.subscription.is_subscribed
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
@@ -112,12 +112,12 @@ class PartitionLog(CachedLog):
 
     def known(self) -> LogOffsets | None:
         """The cached offsets, without I/O; None until a state is loaded."""
-        return self.view.known() if self.view is not None else None
+        return self.state.known() if self.state is not None else None
 
     def has_offsets(self, high_watermark: int, log_start: int) -> bool:
         """Whether the cached offsets are these."""
-        view = self.view
-        return view is not None and view.high_watermark == high_watermark and view.log_start == log_start
+        state = self.state
+        return state is not None and state.high_watermark == high_watermark and state.log_start == log_start
 
     async def ensure(self) -> LogOffsets:
         """Load the state if there is none. Raises UnknownTopicOrPartition, StoreUnavailable."""
@@ -129,10 +129,10 @@ class PartitionLog(CachedLog):
 
     async def latest(self) -> LogOffsets:
         """The offsets after a refresh, once the high watermark is known. As `end_offset`; also OffsetNotAvailable."""
-        view = await self.refresh()
-        if not view.high_watermark_known:
-            await self.high_watermark.until_known(view)
-        return view.known()
+        state = await self.refresh()
+        if not state.high_watermark_known:
+            await self.high_watermark.until_known(state)
+        return state.known()
 
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after the time."""
@@ -148,8 +148,8 @@ class PartitionLog(CachedLog):
 
     async def epoch_ends(self, epochs: Iterable[int]) -> EpochEnds:
         """The offsets, and the ends of these epochs, of one state. Raises UnknownTopicOrPartition, StoreUnavailable."""
-        view = await self.refresh()
-        return view.known(), {epoch: positions.epoch_end(view, epoch) for epoch in epochs}
+        state = await self.refresh()
+        return state.known(), {epoch: positions.epoch_end(state, epoch) for epoch in epochs}
 
     async def epoch_end(self, epoch: int) -> tuple[int, int]:
         """(leader epoch, end offset) for OffsetForLeaderEpoch; (-1, -1) where undefined."""
@@ -168,23 +168,23 @@ class PartitionLog(CachedLog):
     @property
     def high_watermark_known(self) -> bool:
         """Whether no broker can have reported a higher one; False until a state is loaded."""
-        return self.view is not None and self.view.high_watermark_known
+        return self.state is not None and self.state.high_watermark_known
 
-    def with_view(self, on_view: OnView) -> None:
+    def with_state(self, on_state: OnState) -> None:
         """Load the state, then call with it or with the failure. Never calls before it returns."""
         if self._closed is not None:
-            self.loop.call_soon(self.guarded, on_view, self._closed)
+            self.loop.call_soon(self.guarded, on_state, self._closed)
             return
-        self._waiting.append(on_view)
+        self._waiting.append(on_state)
         if self._loading is None:
             self._loading = self.loop.create_task(self._load())
 
     async def load(self) -> LogState:
         """The state, loaded if necessary. Raises UnknownTopicOrPartition, StoreUnavailable."""
-        if self.view is not None:
-            return self.view
+        if self.state is not None:
+            return self.state
         future: asyncio.Future[LogState | KafkaError] = self.loop.create_future()
-        self.with_view(_into(future))
+        self.with_state(_into(future))
         loaded = await future
         if isinstance(loaded, KafkaError):
             raise loaded
@@ -198,8 +198,8 @@ class PartitionLog(CachedLog):
             failure = await future
             if failure is not None:
                 raise failure
-            if self.view is not None:
-                return self.view
+            if self.state is not None:
+                return self.state
         raise StoreUnavailable("the log state was replaced while it was read")
 
     async def _load(self) -> None:
@@ -210,18 +210,18 @@ class PartitionLog(CachedLog):
                 failover_epoch = await self._services.failover_epochs.ready(node)
                 voids = self._voids
                 try:
-                    view, own, last = await load_view(self.store, self.keys, failover_epoch, self.writer.name)
-                    own += await self._entries_at(self._appends.unresolved.bases_below(view.snapshot_offset))
+                    state, own, last = await load_state(self.store, self.keys, failover_epoch, self.writer.name)
+                    own += await self._entries_at(self._appends.unresolved.bases_below(state.snapshot_offset))
                 except StoreUnavailable as error:
                     outcome = error
                     if self._is_as(voids, node, failover_epoch):
                         break  # the command was refused; the connection is intact
                     continue
-                await self.high_watermark.load(view)
-                self._services.failover_epochs.raise_floor(view.failover_epoch)
+                await self.high_watermark.load(state)
+                self._services.failover_epochs.raise_floor(state.failover_epoch)
                 if self._is_as(voids, node, failover_epoch):
-                    self._install(view, own, last)
-                    outcome = view
+                    self._install(state, own, last)
+                    outcome = state
                     break
         except (StoreUnavailable, UnknownTopicOrPartition, KafkaStorageError) as error:
             outcome = error
@@ -237,8 +237,8 @@ class PartitionLog(CachedLog):
 
     def _notify_waiting(self, outcome: LogState | KafkaError) -> None:
         waiting, self._waiting = self._waiting, []
-        for on_view in waiting:
-            self.guarded(on_view, outcome)
+        for on_state in waiting:
+            self.guarded(on_state, outcome)
 
     def _is_as(self, voids: int, node: Node, failover_epoch: int) -> bool:
         """Whether data read since then is still valid."""
@@ -253,28 +253,28 @@ class PartitionLog(CachedLog):
             entries += parse_entries(found)[0]
         return entries
 
-    def _install(self, view: LogState, own: list[Entry], last: list[Entry]) -> None:
-        view.verified_at = self.loop.time()
-        self.view = view
-        self.report_truncation(view)
+    def _install(self, state: LogState, own: list[Entry], last: list[Entry]) -> None:
+        state.verified_at = self.loop.time()
+        self.state = state
+        self.report_truncation(state)
         self.pages.clear()
         self.pages.insert(last)
         self.progress.reset()
-        self.high_watermark.installed(view)
+        self.high_watermark.installed(state)
         for entry in own:
             self._appends.found(entry)
-        self._appends.discard_unresolved_below(view.end)
-        if view.stray is not None:
-            self.found_stray(view, view.stray)
+        self._appends.discard_unresolved_below(state.end)
+        if state.stray is not None:
+            self.found_stray(state, state.stray)
         elif self.stray is not None or self._lost:
-            logger.info("log_without_stray_entry", log=self.keys.log, end=view.end)
+            logger.info("log_without_stray_entry", log=self.keys.log, end=state.end)
             self._no_stray()
 
-    def found_stray(self, view: LogState, stray: StrayEntry) -> None:
+    def found_stray(self, state: LogState, stray: StrayEntry) -> None:
         """Block appends and reads at the end until the log is repaired. Logged once for each stray entry."""
-        view.stray = stray
+        state.stray = stray
         if self.stray is None or self.stray.entry_id != stray.entry_id or self.stray.removed != stray.removed:
-            logger.error("log_stray_entry", log=self.keys.log, end=view.end, reason=str(stray))
+            logger.error("log_stray_entry", log=self.keys.log, end=state.end, reason=str(stray))
             self.stray = stray
             self._services.stray_logs.add(self)
             self.subscription.notify()
@@ -327,33 +327,33 @@ class PartitionLog(CachedLog):
         """Write the pending estimates and index entries."""
         self.progress.write()
 
-    async def save_producers(self, view: LogState, offset: int) -> None:
+    async def save_producers(self, state: LogState, offset: int) -> None:
         """See `CachedLog.save_producers`."""
         if int(await self.store.command("HGET", self.keys.producers, "offset") or 0) < offset:
-            await self.progress.save_now(view)
+            await self.progress.save_now(state)
 
-    def appended(self, view: LogState, entry: Entry) -> None:
+    def appended(self, state: LogState, entry: Entry) -> None:
         """This broker's entry is in the log and in the state; `Appends` notifies the listeners."""
         self.pages.append(entry)
-        self.progress.appended(view, entry)
+        self.progress.appended(state, entry)
         if self.durability.immediate:
-            view.high_watermark = view.end
+            state.high_watermark = state.end
         else:
             self.high_watermark.prove()
 
-    def found(self, view: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
+    def found(self, state: LogState, entries: list[Entry], log_start: int, local_start: int) -> None:
         """Apply a refresh: the entries that follow the state, the log start and the local start."""
-        changed, now_ms = log_start != view.log_start, self.store.clock.now_ms()
+        changed, now_ms = log_start != state.log_start, self.store.clock.now_ms()
         if changed:
             self._services.moved_starts[self] = None
-        view.log_start, view.local_start = log_start, max(log_start, local_start)  # a restore lowers them
+        state.log_start, state.local_start = log_start, max(log_start, local_start)  # a restore lowers them
         for entry in entries:
-            view.apply(entry, now_ms)
+            state.apply(entry, now_ms)
             self.pages.append(entry)
             self._appends.found(entry)
         if entries:
-            self._appends.discard_unresolved_below(view.end)
-            self.high_watermark.found(view)
+            self._appends.discard_unresolved_below(state.end)
+            self.high_watermark.found(state)
         if changed or (entries and self.durability.immediate):
             self.subscription.notify()
 

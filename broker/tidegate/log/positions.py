@@ -35,55 +35,55 @@ async def offset_for_timestamp(log: CachedLog, archive: ArchiveReads, timestamp_
 
     The time index gives the entry where the scan starts: up to there every timestamp is smaller.
     """
-    view = await log.refresh()
-    if view.max_timestamp < timestamp_ms:
+    state = await log.refresh()
+    if state.max_timestamp < timestamp_ms:
         return None
-    if view.log_start < view.local_start:
-        archived = await archive_positions.first_record_at(log, archive, view, timestamp_ms)
+    if state.log_start < state.local_start:
+        archived = await archive_positions.first_record_at(log, archive, state, timestamp_ms)
         if archived is not None:
             return archived
     start = await _indexed_below(log, timestamp_ms)
-    async for entries in pages(log.store, log.keys, start, view.mean_entry_bytes):
+    async for entries in pages(log.store, log.keys, start, state.mean_entry_bytes):
         for entry in entries:
-            found = await _search(entry, _first_at, entry, timestamp_ms, view.local_start)
+            found = await _search(entry, _first_at, entry, timestamp_ms, state.local_start)
             if found is not None:
-                return found if found[0] < view.high_watermark else None
+                return found if found[0] < state.high_watermark else None
     return None
 
 
 async def max_timestamp(log: CachedLog, archive: ArchiveReads) -> tuple[int, int] | None:
     """The first record with the largest timestamp, between log start and log end."""
-    view = await log.refresh()
-    if view.log_start >= view.high_watermark or view.max_timestamp < 0:
+    state = await log.refresh()
+    if state.log_start >= state.high_watermark or state.max_timestamp < 0:
         return None
-    local = await _largest_local(log, view)
-    if view.log_start == view.local_start:
+    local = await _largest_local(log, state)
+    if state.log_start == state.local_start:
         return local
-    archived_ms = await archive_positions.largest_timestamp(log, archive, view)
+    archived_ms = await archive_positions.largest_timestamp(log, archive, state)
     if archived_ms < 0 or (local is not None and local[1] > archived_ms):
         return local
-    return await archive_positions.first_record_at(log, archive, view, archived_ms)
+    return await archive_positions.first_record_at(log, archive, state, archived_ms)
 
 
-async def _largest_local(log: CachedLog, view: LogState) -> tuple[int, int] | None:
+async def _largest_local(log: CachedLog, state: LogState) -> tuple[int, int] | None:
     """The same for the part at and above the local start."""
-    if view.max_timestamp_base >= view.local_start:
-        async for entries in pages(log.store, log.keys, view.max_timestamp_base, view.mean_entry_bytes):
-            found = await _search(entries[0], _first_at, entries[0], view.max_timestamp, view.local_start)
-            if found is not None and found[0] < view.high_watermark:
+    if state.max_timestamp_base >= state.local_start:
+        async for entries in pages(log.store, log.keys, state.max_timestamp_base, state.mean_entry_bytes):
+            found = await _search(entries[0], _first_at, entries[0], state.max_timestamp, state.local_start)
+            if found is not None and found[0] < state.high_watermark:
                 return found
             break
     largest: tuple[int, Entry] | None = None  # trimmed, or above the high watermark: search the rest
-    base = await _base_holding(log, view.local_start)
-    async for entries in pages(log.store, log.keys, base, view.mean_entry_bytes):
+    base = await _base_holding(log, state.local_start)
+    async for entries in pages(log.store, log.keys, base, state.mean_entry_bytes):
         for entry in entries:
-            if view.local_start < entry.end <= view.high_watermark:
-                timestamp = await _search(entry, _largest_of, entry, view.local_start)
+            if state.local_start < entry.end <= state.high_watermark:
+                timestamp = await _search(entry, _largest_of, entry, state.local_start)
                 if largest is None or timestamp > largest[0]:
                     largest = timestamp, entry
     if largest is None:
         return None
-    return await _search(largest[1], _first_at, largest[1], largest[0], view.local_start)
+    return await _search(largest[1], _first_at, largest[1], largest[0], state.local_start)
 
 
 async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,17 +95,17 @@ async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs:
     return await STORED.run(search, *args, **kwargs)
 
 
-def epoch_end(view: LogState, epoch: int) -> tuple[int, int]:
+def epoch_end(state: LogState, epoch: int) -> tuple[int, int]:
     """(leader epoch, end offset): the largest epoch at or below the requested one, and the start of the next."""
-    if epoch == _NO_EPOCH or epoch > view.leader_epoch:
+    if epoch == _NO_EPOCH or epoch > state.leader_epoch:
         return -1, -1
-    if epoch == view.leader_epoch:
-        return epoch, view.end
-    earlier = [i for i, (known, _) in enumerate(view.epochs) if known <= epoch]
+    if epoch == state.leader_epoch:
+        return epoch, state.end
+    earlier = [i for i, (known, _) in enumerate(state.epochs) if known <= epoch]
     if not earlier:
-        return epoch, view.epochs[0][1]
+        return epoch, state.epochs[0][1]
     at = earlier[-1]
-    return view.epochs[at][0], view.epochs[at + 1][1] if at + 1 < len(view.epochs) else view.end
+    return state.epochs[at][0], state.epochs[at + 1][1] if at + 1 < len(state.epochs) else state.end
 
 
 async def _indexed_below(log: CachedLog, timestamp_ms: int) -> int:

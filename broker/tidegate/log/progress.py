@@ -60,19 +60,19 @@ class Progress:
         self._base = self._timestamp = -1
         self._since_index_bytes = self._since_index_entries = 0
 
-    def appended(self, view: LogState, entry: Entry) -> None:
+    def appended(self, state: LogState, entry: Entry) -> None:
         """This broker's entry is in the log and in the state."""
         self._bytes += entry.size
         self._batches += len(entry.batches)
-        self._base, self._timestamp = entry.base, view.max_timestamp
+        self._base, self._timestamp = entry.base, state.max_timestamp
         self._since_index_bytes += entry.size
         self._since_index_entries += 1
         self._mark_dirty()
         rarer = (
-            1 + (len(view.producers) + len(view.transactions.aborted)) // _PRODUCERS_CHEAP
+            1 + (len(state.producers) + len(state.transactions.aborted)) // _PRODUCERS_CHEAP
         )  # a large table is saved less often
-        if view.unsaved_bytes >= SNAPSHOT_BYTES * rarer or view.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
-            self.save(view)
+        if state.unsaved_bytes >= SNAPSHOT_BYTES * rarer or state.unsaved_entries >= SNAPSHOT_ENTRIES * rarer:
+            self.save(state)
 
     def note_truncation(self, end: int, lost_records: int, failover_epoch: int) -> None:
         """A fail-over left the log with this end, and without records that were known here."""
@@ -85,7 +85,7 @@ class Progress:
             self._write_truncation(self._truncation)
         base, timestamp = "", -1
         indexed = self._since_index_bytes >= _INDEX_BYTES or self._since_index_entries >= _INDEX_ENTRIES
-        if self._log.view is not None and indexed and self._base >= 0:
+        if self._log.state is not None and indexed and self._base >= 0:
             base, timestamp = f"{self._base:019d}", self._timestamp
             self._since_index_bytes = self._since_index_entries = 0
         keys = self._log.keys
@@ -104,72 +104,72 @@ class Progress:
 
     def _proved(self) -> tuple[Arg, Arg]:
         """The high watermark to be stored, and the failover epoch under which it was proved."""
-        view = self._log.view
-        if view is None or self._log.durability.immediate or view.high_watermark <= view.stored_high_watermark:
+        state = self._log.state
+        if state is None or self._log.durability.immediate or state.high_watermark <= state.stored_high_watermark:
             return "", ""
-        view.stored_high_watermark = view.high_watermark
-        return view.high_watermark, view.failover_epoch
+        state.stored_high_watermark = state.high_watermark
+        return state.high_watermark, state.failover_epoch
 
-    def save(self, view: LogState) -> None:
+    def save(self, state: LogState) -> None:
         """Write the producer table as of the state's end."""
         if self._saving:
             return
         self._saving = True
-        view.unsaved_bytes = view.unsaved_entries = 0
+        state.unsaved_bytes = state.unsaved_entries = 0
 
         def saved(_: Any) -> None:
             self._saving = False
 
-        keys, head, states = self._log.keys, *self._snapshot(view)
+        keys, head, producers = self._log.keys, *self._snapshot(state)
 
         def send(args: list[Arg]) -> None:
             self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], args, saved)
 
-        if len(states) <= _PRODUCERS_PER_SLICE:
-            send(head + _texts(states))
+        if len(producers) <= _PRODUCERS_PER_SLICE:
+            send(head + _texts(producers))
             return
 
         async def format_and_send() -> None:
             try:
-                send(await _formatted(head, states))
+                send(await _formatted(head, producers))
             except BaseException:
                 self._saving = False
                 raise
 
         self._formatting.start(format_and_send())
 
-    async def save_now(self, view: LogState) -> None:
+    async def save_now(self, state: LogState) -> None:
         """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys = self._log.keys
-        args = await _formatted(*self._snapshot(view))
+        args = await _formatted(*self._snapshot(state))
         await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *args)
 
-    def _snapshot(self, view: LogState) -> tuple[list[Arg], list[tuple[int, ProducerState]]]:
+    def _snapshot(self, state: LogState) -> tuple[list[Arg], list[tuple[int, ProducerState]]]:
         """The first arguments of the script, and the states as of now, which are immutable."""
         clock = self._log.store.clock
         if clock.agrees:
             expired_ms = clock.now_ms() - PRODUCER_ID_EXPIRATION_MS
-            for producer_id, state in list(view.producers.items()):
-                if state.last_active_ms < expired_ms and state.transaction_start < 0:
-                    del view.producers[producer_id]
-        view.transactions.discard_below(view.log_start)
-        head: list[Arg] = [view.failover_epoch, view.end, view.max_timestamp, view.max_timestamp_base]
-        if view.transactions.aborted:
-            head += ("aborted", open_transactions.to_text(view.transactions.aborted))
-        return head, list(view.producers.items())
+            for producer_id, producer in list(state.producers.items()):
+                if producer.last_active_ms < expired_ms and producer.transaction_start < 0:
+                    del state.producers[producer_id]
+        state.transactions.discard_below(state.log_start)
+        head: list[Arg] = [state.failover_epoch, state.end, state.max_timestamp, state.max_timestamp_base]
+        if state.transactions.aborted:
+            head += ("aborted", open_transactions.to_text(state.transactions.aborted))
+        return head, list(state.producers.items())
 
 
-def _texts(states: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
-    return [text for producer_id, state in states for text in (str(producer_id), to_text(state))]
+def _texts(producers: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
+    return [text for producer_id, producer in producers for text in (str(producer_id), to_text(producer))]
 
 
-async def _formatted(head: list[Arg], states: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
+async def _formatted(head: list[Arg], producers: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
     """All arguments of the script, in slices between which the event loop runs other work."""
     args = list(head)
-    for start in range(0, len(states), _PRODUCERS_PER_SLICE):
+    for start in range(0, len(producers), _PRODUCERS_PER_SLICE):
         if start:
             await asyncio.sleep(0)
-        args += _texts(states[start : start + _PRODUCERS_PER_SLICE])
+        args += _texts(producers[start : start + _PRODUCERS_PER_SLICE])
     return args
 
 

@@ -92,49 +92,49 @@ class Reads:
         self._last = self._last_key = None
 
     def _go_on(self, asked: _Asked) -> None:
-        view = self._log.view
-        if view is None:
-            self._log.with_view(lambda loaded: self._with_view(asked, loaded))
+        state = self._log.state
+        if state is None:
+            self._log.with_state(lambda loaded: self._with_state(asked, loaded))
             return
         offset = asked.offset
-        if offset < view.log_start and not asked.refreshed:
+        if offset < state.log_start and not asked.refreshed:
             self._refresh(asked)  # a restore may have lowered it
-        elif offset < view.log_start:
-            asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {view.log_start}"))
-        elif offset >= (view.last_stable_offset if asked.committed else view.high_watermark):
-            if offset <= view.end and view.stray is None and (asked.refreshed or self._subscription.is_subscribed):
-                asked.on_done(_slice([], 0, offset, view))
+        elif offset < state.log_start:
+            asked.on_done(OffsetOutOfRange(f"{offset} is below the log start offset {state.log_start}"))
+        elif offset >= (state.last_stable_offset if asked.committed else state.high_watermark):
+            if offset <= state.end and state.stray is None and (asked.refreshed or self._subscription.is_subscribed):
+                asked.on_done(_slice([], 0, offset, state))
             else:
-                self._read_at_end(view, asked)
-        elif not asked.refreshed and not self._is_fresh(view):
+                self._read_at_end(state, asked)
+        elif not asked.refreshed and not self._is_fresh(state):
             self._refresh(asked)  # the log may have been trimmed or deleted elsewhere
         else:
-            found = self._cached(view, asked)
+            found = self._cached(state, asked)
             if found is not None:
                 asked.on_done(found)
-            elif offset < view.local_start:
-                self._fetch_archive(view, asked)
+            elif offset < state.local_start:
+                self._fetch_archive(state, asked)
             else:
-                self._fetch(view, asked)
+                self._fetch(state, asked)
 
-    def _is_fresh(self, view: LogState) -> bool:
+    def _is_fresh(self, state: LogState) -> bool:
         """Whether the log start and the topic's existence were notified or verified within the poll interval."""
-        return self._subscription.is_subscribed or self._log.loop.time() - view.verified_at < self._log.poll_s
+        return self._subscription.is_subscribed or self._log.loop.time() - state.verified_at < self._log.poll_s
 
-    def _read_at_end(self, view: LogState, asked: _Asked) -> None:
+    def _read_at_end(self, state: LogState, asked: _Asked) -> None:
         offset = asked.offset
         if not asked.refreshed and (
-            offset > view.end or view.stray is not None or not self._subscription.is_subscribed
+            offset > state.end or state.stray is not None or not self._subscription.is_subscribed
         ):
             self._refresh(asked)
-        elif offset > view.end:
-            asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {view.end}"))
-        elif offset == view.end and view.stray is not None and not view.stray.removed:
-            asked.on_done(view.stray)
+        elif offset > state.end:
+            asked.on_done(OffsetOutOfRange(f"{offset} is above the log end offset {state.end}"))
+        elif offset == state.end and state.stray is not None and not state.stray.removed:
+            asked.on_done(state.stray)
         else:
-            asked.on_done(_slice([], 0, offset, view))
+            asked.on_done(_slice([], 0, offset, state))
 
-    def _with_view(self, asked: _Asked, loaded: LogState | KafkaError) -> None:
+    def _with_state(self, asked: _Asked, loaded: LogState | KafkaError) -> None:
         if isinstance(loaded, KafkaError):
             asked.on_done(loaded)
         else:
@@ -159,9 +159,9 @@ class Reads:
 
     # -- the cache
 
-    def _cached(self, view: LogState, asked: _Asked) -> Slice | None:
+    def _cached(self, state: LogState, asked: _Asked) -> Slice | None:
         key = (
-            asked.offset, asked.bytes_max, asked.at_least_one, asked.committed, view.high_watermark, view.log_start,
+            asked.offset, asked.bytes_max, asked.at_least_one, asked.committed, state.high_watermark, state.log_start,
         )  # fmt: skip
         if key == self._last_key and self._last is not None:
             return self._last
@@ -181,16 +181,16 @@ class Reads:
                 page, place = following, 0
 
         if asked.committed:
-            gathered = _committed(view, entries(), asked)
+            gathered = _committed(state, entries(), asked)
         else:
-            gathered = gather(view, entries(), asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark)
+            gathered = gather(state, entries(), asked.offset, asked.bytes_max, asked.at_least_one, state.high_watermark)
         if gathered.size <= _KEPT_BYTES_MAX:  # many consumers at the tail request the same slice
             self._last_key, self._last = key, gathered
         return gathered
 
     # -- reads from Redis
 
-    def _fetch(self, view: LogState, asked: _Asked) -> None:
+    def _fetch(self, state: LogState, asked: _Asked) -> None:
         waiting = self._fetching.get(asked.offset)
         if waiting is not None:
             waiting.append(asked)
@@ -198,76 +198,76 @@ class Reads:
         waiting = self._fetching[asked.offset] = [asked]
         count = page_entries(self._archive_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
-        if view.transactions.aborted:
-            self._fetch_of_version(view, asked.offset, command)
+        if state.transactions.aborted:
+            self._fetch_of_version(state, asked.offset, command)
         else:
-            self._log.lanes.read(command, lambda outcome: self._fetched(view, asked.offset, outcome))
+            self._log.lanes.read(command, lambda outcome: self._fetched(state, asked.offset, outcome))
 
-    def _fetch_of_version(self, view: LogState, offset: int, command: list[Arg]) -> None:
+    def _fetch_of_version(self, state: LogState, offset: int, command: list[Arg]) -> None:
         """Read, and verify the log version: a later stream may lack the markers of the state's aborted transactions."""
         log = self._log
 
         def answered(replies: list[Any], failure: Failure | None) -> None:
-            if failure is None and log.view is view and int(replies[1] or 0) != view.log_version:
+            if failure is None and log.state is state and int(replies[1] or 0) != state.log_version:
                 log.void("the stream is another one")
-            self._fetched(view, offset, failure or Ok(replies[0]))
+            self._fetched(state, offset, failure or Ok(replies[0]))
 
         log.lanes.read_all([command, ["HGET", log.keys.meta, "log_version"]], answered)
 
-    def _fetched(self, view: LogState, offset: int, outcome: Ok | Failure) -> None:
+    def _fetched(self, state: LogState, offset: int, outcome: Ok | Failure) -> None:
         """Serve the entries of an XRANGE; if none starts at the offset, also read the entry that contains it."""
         if isinstance(outcome, Failure):
-            self._fetch_failed(view, offset, outcome)
+            self._fetch_failed(state, offset, outcome)
             return
-        if self._log.view is not view:
-            self._arrived(view, offset, None, [])
+        if self._log.state is not state:
+            self._arrived(state, offset, None, [])
             return
         entries = until_torn(*parse_entries(outcome.value))
         if entries and entries[0].base == offset:
-            self._arrived(view, offset, None, entries)
+            self._arrived(state, offset, None, entries)
         else:
-            self._fetch_holder(view, offset, f"{offset}-1", entries)
+            self._fetch_holder(state, offset, f"{offset}-1", entries)
 
-    def _fetch_holder(self, view: LogState, offset: int, last_id: str, entries: list[Entry]) -> None:
+    def _fetch_holder(self, state: LogState, offset: int, last_id: str, entries: list[Entry]) -> None:
         command: list[Arg] = ["XREVRANGE", self._log.keys.log, last_id, "-", "COUNT", 1]
-        self._log.lanes.read(command, lambda outcome: self._held(view, offset, outcome, entries))
+        self._log.lanes.read(command, lambda outcome: self._held(state, offset, outcome, entries))
 
-    def _held(self, view: LogState, offset: int, outcome: Ok | Failure, entries: list[Entry]) -> None:
+    def _held(self, state: LogState, offset: int, outcome: Ok | Failure, entries: list[Entry]) -> None:
         if isinstance(outcome, Failure):
-            self._fetch_failed(view, offset, outcome)
+            self._fetch_failed(state, offset, outcome)
             return
         holders, strays = parse_entries(outcome.value)
         if strays and strays[0].takes_offset:
-            self._arrived(view, offset, strays[0], [])
+            self._arrived(state, offset, strays[0], [])
         elif strays:  # it takes no offset: the entry below contains this one
-            self._fetch_holder(view, offset, f"({outcome.value[0][0].decode()}", entries)
+            self._fetch_holder(state, offset, f"({outcome.value[0][0].decode()}", entries)
         else:
-            self._arrived(view, offset, None, [entry for entry in holders if entry.end > offset] + entries)
+            self._arrived(state, offset, None, [entry for entry in holders if entry.end > offset] + entries)
 
-    def _fetch_failed(self, view: LogState, offset: int, failure: Failure) -> None:
+    def _fetch_failed(self, state: LogState, offset: int, failure: Failure) -> None:
         if not isinstance(failure, Unknown):  # refused: the state may be from another server
             self._log.void(failure.text)
-        self._deliver(view, offset, failure.error, [])
+        self._deliver(state, offset, failure.error, [])
 
-    def _arrived(self, view: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
+    def _arrived(self, state: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
         if failure or not entries or entries[0].base <= offset:
-            self._deliver(view, offset, failure, entries)
+            self._deliver(state, offset, failure, entries)
         else:  # a hole left by compaction, or trimmed elsewhere
-            self._refresher.refresh(lambda failure: self._deliver(view, offset, failure, entries))
+            self._refresher.refresh(lambda failure: self._deliver(state, offset, failure, entries))
 
-    def _deliver(self, view: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
+    def _deliver(self, state: LogState, offset: int, failure: KafkaError | None, entries: list[Entry]) -> None:
         waiting = self._fetching.pop(offset, [])
-        current = self._log.view is view
-        trimmed = bool(entries) and entries[0].base > offset and offset < view.local_start
+        current = self._log.state is state
+        trimmed = bool(entries) and entries[0].base > offset and offset < state.local_start
         if current and not failure:
-            entries = [entry for entry in entries if entry.base < view.end]
+            entries = [entry for entry in entries if entry.base < state.end]
             self._log.pages.insert(entries)
             if entries:  # the entry size of old data may differ from the current one
                 self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
         for asked in waiting:
             if isinstance(failure, KafkaError):
                 self._failed(asked, failure)
-            elif not current or not entries or trimmed or offset < view.log_start:
+            elif not current or not entries or trimmed or offset < state.log_start:
                 asked.tries += 1
                 if asked.tries < _TRIES:
                     asked.refreshed = False
@@ -275,16 +275,16 @@ class Reads:
                 else:
                     asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
             else:
-                found = _gathered(view, entries, asked)
+                found = _gathered(state, entries, asked)
                 self._log.guarded(asked.on_done, found)
 
     # -- the archive
 
-    def _fetch_archive(self, view: LogState, asked: _Asked) -> None:
-        limit = min(view.local_start, view.last_stable_offset if asked.committed else view.high_watermark)
+    def _fetch_archive(self, state: LogState, asked: _Asked) -> None:
+        limit = min(state.local_start, state.last_stable_offset if asked.committed else state.high_watermark)
 
         def arrived(found: ArchivedRead | KafkaError) -> None:
-            current = self._log.view
+            current = self._log.state
             if isinstance(found, KafkaStorageError) and not asked.refreshed:
                 self._refresh(asked)  # the log start may have passed the offset
             elif isinstance(found, KafkaError):
@@ -301,31 +301,31 @@ class Reads:
         self._archive.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
 
 
-def _slice(buffers: list[Buffer], size: int, end_offset: int, view: LogState, bases: Sequence[int] = ()) -> Slice:
-    return Slice(buffers, size, end_offset, view.high_watermark, view.last_stable_offset, view.log_start, bases)
+def _slice(buffers: list[Buffer], size: int, end_offset: int, state: LogState, bases: Sequence[int] = ()) -> Slice:
+    return Slice(buffers, size, end_offset, state.high_watermark, state.last_stable_offset, state.log_start, bases)
 
 
-def _with_aborted(found: Slice, view: LogState, offset: int) -> Slice:
+def _with_aborted(found: Slice, state: LogState, offset: int) -> Slice:
     """Name the aborted transactions in a slice that was read from `offset`."""
-    if not found.size or not view.transactions.aborted:
+    if not found.size or not state.transactions.aborted:
         return found
-    return replace(found, aborted=view.transactions.aborted_between(offset, found.end_offset))
+    return replace(found, aborted=state.transactions.aborted_between(offset, found.end_offset))
 
 
-def _gathered(view: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
+def _gathered(state: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
     if asked.committed:
-        return _committed(view, entries, asked)
-    return gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one, view.high_watermark)
+        return _committed(state, entries, asked)
+    return gather(state, entries, asked.offset, asked.bytes_max, asked.at_least_one, state.high_watermark)
 
 
-def _committed(view: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
-    limit = view.last_stable_offset
-    found = gather(view, entries, asked.offset, asked.bytes_max, asked.at_least_one, limit)
-    return _with_aborted(found, view, asked.offset)
+def _committed(state: LogState, entries: Iterable[Entry], asked: _Asked) -> Slice:
+    limit = state.last_stable_offset
+    found = gather(state, entries, asked.offset, asked.bytes_max, asked.at_least_one, limit)
+    return _with_aborted(found, state, asked.offset)
 
 
 def gather(
-    view: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool, limit: int
+    state: LogState, entries: Iterable[Entry], offset: int, bytes_max: int, at_least_one: bool, limit: int
 ) -> Slice:
     """Whole batches from the one that contains `offset`, below `limit` and within `bytes_max`."""
     buffers: list[Buffer] = []
@@ -334,7 +334,7 @@ def gather(
     for entry in entries:
         if entry.base >= limit:
             break
-        epoch = view.epoch_at(entry.base)
+        epoch = state.epoch_at(entry.base)
         if entry.base >= offset and entry.end <= limit and size + entry.size <= bytes_max:
             buffers.extend(entry.whole(epoch))
             bases.append(entry.base)
@@ -345,10 +345,10 @@ def gather(
         for i in range(bisect_right(entry.ends, offset), len(pieces)):
             batch_size = len(entry.batches[i])
             if entry.ends[i] > limit or (size + batch_size > bytes_max and (size or not at_least_one)):
-                return _slice(buffers, size, end_offset, view, bases)
+                return _slice(buffers, size, end_offset, state, bases)
             if not bases or bases[-1] != entry.base:
                 bases.append(entry.base)
             buffers.extend(pieces[i])
             size += batch_size
             end_offset = entry.ends[i]
-    return _slice(buffers, size, end_offset, view, bases)
+    return _slice(buffers, size, end_offset, state, bases)

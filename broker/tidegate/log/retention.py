@@ -34,14 +34,14 @@ async def delete_records(log: CachedLog, offset: int) -> int:
 
     Returns the log start. Raises OffsetOutOfRange, UnknownTopicOrPartition, StoreUnavailable.
     """
-    view = await log.refresh()
+    state = await log.refresh()
     if offset == -1:
-        offset = view.high_watermark
-    if offset < 0 or offset > view.high_watermark:
+        offset = state.high_watermark
+    if offset < 0 or offset > state.high_watermark:
         raise OffsetOutOfRange
-    if offset <= view.log_start:
-        return view.log_start
-    return await trim(log, view, Kept(offset, offset, await _bytes_below(log, view, offset)))
+    if offset <= state.log_start:
+        return state.log_start
+    return await trim(log, state, Kept(offset, offset, await _bytes_below(log, state, offset)))
 
 
 async def apply_retention(log: CachedLog) -> int:
@@ -49,28 +49,28 @@ async def apply_retention(log: CachedLog) -> int:
 
     Archived records leave Redis by local.retention.*; a broker without the archive leaves tiered topics to others.
     """
-    view = await log.refresh()
+    state = await log.refresh()
     config = log.topic.config
-    if "delete" not in config.cleanup_policy or view.log_start >= view.high_watermark:
-        return view.log_start
+    if "delete" not in config.cleanup_policy or state.log_start >= state.high_watermark:
+        return state.log_start
     now_ms = log.store.clock.now_ms()
     local_bytes = await _log_bytes(log)
     rule = Rule.of(now_ms, config.retention_ms, config.retention_bytes)
-    kept = await _kept_of_all(log, view, rule, local_bytes)
+    kept = await _kept_of_all(log, state, rule, local_bytes)
     if config.remote_storage and log.archive_files.present:
         start, end = await archived_range(log)
-        if start <= view.local_start < end:
+        if start <= state.local_start < end:
             local = Rule.of(now_ms, config.local_retention_ms, config.local_retention_bytes)
-            offset, size = await _first_kept(log, view, local.over(local_bytes), min(end, view.high_watermark))
+            offset, size = await _first_kept(log, state, local.over(local_bytes), min(end, state.high_watermark))
             if offset > kept.local_start:
                 kept = Kept(kept.log_start, offset, size)
-    if kept.log_start <= view.log_start and kept.local_start <= view.local_start:
-        return view.log_start
+    if kept.log_start <= state.log_start and kept.local_start <= state.local_start:
+        return state.log_start
     logger.info(
-        "log_trimmed", log=log.keys.log, log_start=kept.log_start, before=view.log_start, local_start=kept.local_start,
+        "log_trimmed", log=log.keys.log, log_start=kept.log_start, before=state.log_start, local_start=kept.local_start,
         bytes=kept.removed_bytes,
     )  # fmt: skip
-    return await trim(log, view, kept)
+    return await trim(log, state, kept)
 
 
 class Kept(NamedTuple):
@@ -108,9 +108,9 @@ class Rule(NamedTuple):
         return self.oldest_ms is not None and max_timestamp < 0
 
 
-async def trim(log: CachedLog, view: LogState, kept: Kept) -> int:
+async def trim(log: CachedLog, state: LogState, kept: Kept) -> int:
     """Raise both starts and remove the entries below, in slices, after saving the snapshot. Returns the log start."""
-    await log.save_producers(view, kept.local_start)
+    await log.save_producers(state, kept.local_start)
     keys = log.keys
     names = [keys.log, keys.meta, keys.times, keys.producers, keys.archive]
     removed = 1
@@ -119,27 +119,27 @@ async def trim(log: CachedLog, view: LogState, kept: Kept) -> int:
             TRIM_LOG, names, kept.log_start, kept.local_start, SLICE_ENTRIES, kept.removed_bytes, keys.wake
         )
         await asyncio.sleep(0)
-    view = await log.refresh()
-    return max(view.log_start, int(log_start))
+    state = await log.refresh()
+    return max(state.log_start, int(log_start))
 
 
-async def _kept_of_all(log: CachedLog, view: LogState, rule: Rule, local_bytes: int) -> Kept:
+async def _kept_of_all(log: CachedLog, state: LogState, rule: Rule, local_bytes: int) -> Kept:
     """Apply retention.* to both tiers. Archived records are deleted in whole segments, by the index.
 
     If the index was reset, the archived part is unknown: it is deleted with the first entries removed from Redis.
     """
-    offset = view.log_start
-    if offset < view.local_start:
+    offset = state.log_start
+    if offset < state.local_start:
         if not await _is_tiered(log):
-            offset = view.local_start  # tiering is off: archived-only records are not served
+            offset = state.local_start  # tiering is off: archived-only records are not served
         else:
-            archived = await _archived_bytes(log, view) if rule.bytes_max is not None else 0
-            offset, size = await _first_archived_kept(log, view, rule.over(local_bytes + archived))
+            archived = await _archived_bytes(log, state) if rule.bytes_max is not None else 0
+            offset, size = await _first_archived_kept(log, state, rule.over(local_bytes + archived))
             local_bytes += archived - size
-        if offset < view.local_start and await segments_holding(log, offset, 1):
-            return Kept(offset, view.local_start, 0)
-    local_start, size = await _first_kept(log, view, rule.over(local_bytes), view.high_watermark)
-    return Kept(local_start if local_start > view.local_start else offset, local_start, size)
+        if offset < state.local_start and await segments_holding(log, offset, 1):
+            return Kept(offset, state.local_start, 0)
+    local_start, size = await _first_kept(log, state, rule.over(local_bytes), state.high_watermark)
+    return Kept(local_start if local_start > state.local_start else offset, local_start, size)
 
 
 async def _is_tiered(log: CachedLog) -> bool:
@@ -150,39 +150,39 @@ async def _is_tiered(log: CachedLog) -> bool:
     return bool(await log.store.command("HGET", configs, "remote.storage.enable") == b"true")
 
 
-async def _archived_bytes(log: CachedLog, view: LogState) -> int:
+async def _archived_bytes(log: CachedLog, state: LogState) -> int:
     """Bytes between the log start and the local start, by the index."""
     size = 0
-    async with aclosing(segments_from(log, view.log_start)) as segments:
+    async with aclosing(segments_from(log, state.log_start)) as segments:
         async for segment in segments:
-            if segment.from_offset >= view.local_start:
+            if segment.from_offset >= state.local_start:
                 break
-            size += _share(segment, view)
+            size += _share(segment, state)
     return size
 
 
-async def _first_archived_kept(log: CachedLog, view: LogState, rule: Rule) -> tuple[int, int]:
+async def _first_archived_kept(log: CachedLog, state: LogState, rule: Rule) -> tuple[int, int]:
     """The end of the last segment to delete, the local start at most, and the bytes deleted."""
-    offset, size = view.log_start, 0
-    async with aclosing(segments_from(log, view.log_start)) as segments:
+    offset, size = state.log_start, 0
+    async with aclosing(segments_from(log, state.log_start)) as segments:
         async for segment in segments:
-            share = _share(segment, view)
-            if offset >= view.local_start or not rule.takes(size + share, segment.max_timestamp):
+            share = _share(segment, state)
+            if offset >= state.local_start or not rule.takes(size + share, segment.max_timestamp):
                 break
-            offset, size = min(segment.end_offset, view.local_start), size + share
+            offset, size = min(segment.end_offset, state.local_start), size + share
     return offset, size
 
 
-def _share(segment: Segment, view: LogState) -> int:
+def _share(segment: Segment, state: LogState) -> int:
     """A segment's bytes between the log start and the local start, assuming equal bytes per offset."""
-    count = min(segment.end_offset, view.local_start) - max(segment.from_offset, view.log_start)
+    count = min(segment.end_offset, state.local_start) - max(segment.from_offset, state.log_start)
     return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
 
 
-async def _bytes_below(log: CachedLog, view: LogState, offset: int) -> int:
+async def _bytes_below(log: CachedLog, state: LogState, offset: int) -> int:
     """Bytes of the entries that end at or below the offset; too high a count would delete too much later."""
     size = 0
-    async with aclosing(pages(log.store, log.keys, view.local_start, view.mean_entry_bytes)) as read:
+    async with aclosing(pages(log.store, log.keys, state.local_start, state.mean_entry_bytes)) as read:
         async for entries in read:
             for entry in entries:
                 if entry.end > offset:
@@ -197,24 +197,24 @@ async def _log_bytes(log: CachedLog) -> int:
     estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
     if estimate >= 0:
         return estimate
-    view, counted = await log.refresh(), 0
-    async for entries in pages(log.store, log.keys, 0, view.mean_entry_bytes):
+    state, counted = await log.refresh(), 0
+    async for entries in pages(log.store, log.keys, 0, state.mean_entry_bytes):
         counted += sum(entry.size for entry in entries)
     await log.store.command("HSET", log.keys.meta, "bytes", counted)
     return counted
 
 
-async def _first_kept(log: CachedLog, view: LogState, rule: Rule, end: int) -> tuple[int, int]:
+async def _first_kept(log: CachedLog, state: LogState, rule: Rule, end: int) -> tuple[int, int]:
     """The base of the first batch to keep in Redis, and the bytes below it. A batch that ends above `end` is kept.
 
     A batch is deleted if all before it are, and it is too old or the deleted bytes do not yet cover the excess.
     Batches without a time are deleted with the next one that is too old.
     """
-    offset, size, undated_bytes = view.local_start, 0, 0
+    offset, size, undated_bytes = state.local_start, 0, 0
     first = await entry_holding(log.store, log.keys, offset)
     if first is None or not (rule.takes(1, first.max_timestamp) or rule.undated(first.max_timestamp)):
         return offset, 0
-    async with aclosing(pages(log.store, log.keys, first.base, view.mean_entry_bytes)) as read:
+    async with aclosing(pages(log.store, log.keys, first.base, state.mean_entry_bytes)) as read:
         async for entries in read:
             for entry in entries:
                 before = size + undated_bytes

@@ -1,4 +1,4 @@
-"""The cache of recent entries: found by offset, bounded over all logs, dropped with the view."""
+"""The cache of recent entries: found by offset, bounded over all logs, dropped with the state."""
 
 from __future__ import annotations
 
@@ -83,18 +83,18 @@ def test_tail_slice_is_whole_batches_from_the_one_with_the_offset(counts: list[l
         base = entries[-1].end
     offset = data.draw(st.integers(0, base - 1))
     bytes_max = data.draw(st.integers(0, 600))
-    view = LogState(end=base, log_start=0, local_start=0, epochs=[(0, 0)], failover_epoch=1, high_watermark=base)
+    state = LogState(end=base, log_start=0, local_start=0, epochs=[(0, 0)], failover_epoch=1, high_watermark=base)
     starts = [0, *(end for one in entries for end in one.ends)]
     first = max(start for start in starts if start <= offset)
     held = [one for one in entries if one.end > offset]
-    found = gather(view, held, offset, bytes_max, True, view.high_watermark)
+    found = gather(state, held, offset, bytes_max, True, state.high_watermark)
 
     joined = b"".join(bytes(buffer) for buffer in found.buffers)
     assert len(joined) == found.size
     assert int.from_bytes(joined[:8], "big") == first
     assert found.end_offset in starts and found.end_offset > offset
     assert found.size <= bytes_max or found.end_offset == starts[starts.index(first) + 1]
-    assert gather(view, held, offset, bytes_max, False, view.high_watermark).size <= bytes_max
+    assert gather(state, held, offset, bytes_max, False, state.high_watermark).size <= bytes_max
 
 
 def test_tail_cached_bytes_covers_what_entries_of_one_small_batch_take() -> None:

@@ -31,7 +31,7 @@ class RecordStream(OpenPartition):
     def __init__(self, services: LogServices, topic: Topic, index: int) -> None:
         super().__init__(services, topic, index, RECORD_FORMAT)
         self.ids = RecordIds(topic.config.sequence_bits)
-        self.view: None = None
+        self.state: None = None
         self.stray: None = None
         self.high_watermark_known = True
         self._leader_epoch = 0
