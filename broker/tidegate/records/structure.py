@@ -63,11 +63,13 @@ def check_records(data: bytes | memoryview, count: int, walked_max: int | None =
         start, position, stamp = _walk(data, size, index, last, position)
         largest = max(largest, stamp)
         index = last
-        run, stamp = _run(data, size, index, count, start, position) if count - index >= _RUN_MIN else _NO_RUN
-        largest = max(largest, stamp)
+        run = 0
+        if count - index >= _RUN_MIN:
+            run, stamp = _run(data, size, index, count, start, position)
+            largest = max(largest, stamp)
+            index += run
+            position += run * (position - start)
         chunk = _CHUNK if run else chunk * 4
-        index += run
-        position += run * (position - start)
     if position != size:
         raise InvalidRecord(f"{size - position} bytes follow the last record")
     return largest >> 1 if largest != _NEGATIVE else BELOW_BASE

@@ -53,18 +53,18 @@ class RecordRules(NamedTuple):
     """Limit of a record of a compressed batch, bytes; None: none."""
 
 
-def header_suffices(batch: Batch, rules: RecordRules) -> bool:
-    """Whether the header, if its largest timestamp is right, shows that the records need not be read."""
+def header_suffices(batch: Batch, rules: RecordRules, largest_delta: int | None = None) -> bool:
+    """Whether the header shows that the records need not be read, if its largest timestamp is right.
+
+    Whether it is right too, if the records' largest timestamp delta, ms, is given; of no interest with LogAppendTime.
+    """
     if rules.compacted or batch.attributes & TIMESTAMP_TYPE or rules.record_bytes_max is not None:
         return False
     if rules.log_append_time:
         return True
+    if largest_delta is not None and batch.base_timestamp + largest_delta != batch.max_timestamp:
+        return False
     return rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms
-
-
-def _is_right(batch: Batch, largest_delta: int, rules: RecordRules) -> bool:
-    """Whether the header's largest timestamp is that of the records, or of no interest."""
-    return rules.log_append_time or batch.base_timestamp + largest_delta == batch.max_timestamp
 
 
 def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:
@@ -84,9 +84,7 @@ def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> B
         largest_delta = check_records(area, batch.record_count)
     except IndexError as error:
         raise InvalidRecord(_CUT) from error
-    assert largest_delta is not None
-    is_right = header_suffices(batch, rules) and _is_right(batch, largest_delta, rules)
-    return batch if is_right else _check_heads(batch, rules, area)
+    return batch if header_suffices(batch, rules, largest_delta) else _check_heads(batch, rules, area)
 
 
 def _check_heads(batch: Batch, rules: RecordRules, area: bytes | memoryview) -> Batch:
@@ -123,7 +121,7 @@ def open_inline(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batc
             largest_delta = check_records(batch.buffer[HEADER_BYTES:], batch.record_count, INLINE_RECORDS_MAX)
         except IndexError as error:
             raise InvalidRecord(_CUT) from error
-        return batch if largest_delta is not None and _is_right(batch, largest_delta, rules) else None
+        return batch if largest_delta is not None and header_suffices(batch, rules, largest_delta) else None
     try:
         return open_and_check(batch, rules, min(INLINE_BYTES_MAX, opened_bytes_max))
     except RecordsTooLarge:
