@@ -434,7 +434,7 @@ async def test_change_is_confirmed_while_a_node_without_slots_remains(monkeypatc
         await store.start()
         try:
             assert store.cluster is not None
-            durability, replaced, nodes = Durability(store), own.owner(MOVING), store.nodes
+            durability, replaced, nodes = Durability(store, str), own.owner(MOVING), store.nodes
             await asyncio.to_thread(own.hand_over, replaced)
             await asyncio.to_thread(own.in_sync)
             await until(lambda: port_of(store, MOVING) != replaced.port)

@@ -25,10 +25,13 @@ _SLACK_MS: Final = 1_000
 
 
 class Durability:
-    """The proofs of one broker, by its `durability` setting. With `immediate` no proof is needed."""
+    """The proofs of one broker, by its `durability` setting. With `immediate` no proof is needed.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    `writing_to` names the one server that a node's lanes are connected to, None while they are not, or it is not known.
+    """
+
+    def __init__(self, store: Store, writing_to: Callable[[Node], str | None]) -> None:
+        self._store, self._writing_to = store, writing_to
         self._level = DurabilityLevel.of(store.settings.durability)
         self._timeout_ms = store.settings.durability_timeout_ms
         self.immediate = self._level.immediate
@@ -43,16 +46,17 @@ class Durability:
     def prove(self, node: Node, on_proved: OnProved) -> None:
         """Prove the writes that a node has answered so far, then call. Never calls before it returns.
 
-        Nothing is proved if a connection that writes ended meanwhile: the proof may be another server's.
+        Nothing is proved if a connection that writes ended meanwhile, or the one that proves is to another server.
         """
-        proofs = self._nodes.get(node)
-        if proofs is None:  # the node was removed meanwhile
+        proofs, server = self._nodes.get(node), self._writing_to(node)
+        if proofs is None or server is None:  # the node was removed meanwhile, or its server is being replaced
             asyncio.get_running_loop().call_soon(on_proved, False)
             return
         control, data = node.control.failover_epoch, node.data_out.failover_epoch
 
         def proved(held: bool) -> None:
-            on_proved(held and (node.control.failover_epoch, node.data_out.failover_epoch) == (control, data))
+            is_same = (node.control.failover_epoch, node.data_out.failover_epoch) == (control, data)
+            on_proved(held and is_same and self._writing_to(node) == server)
 
         proofs.prove(proved)
 

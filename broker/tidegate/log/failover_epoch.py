@@ -108,6 +108,14 @@ class FailoverEpochs:
         """The failover epoch, or None while no node's replication id is assigned to it."""
         return self._number if any(self._is_known(node) for node in self._store.nodes) else None
 
+    def writing_to(self, node: Node) -> str | None:
+        """The replication id of the server that the lanes which write and prove are connected to.
+
+        None while they are connected to several, as when the sentinels have named another primary, or it is not known.
+        """
+        replids = {self._replids.get(lane) for lane in (node.control, node.data_out, node.durable)}
+        return replids.pop() if len(replids) == 1 else None
+
     def raise_floor(self, failover_epoch: int) -> None:
         """A log has a higher failover epoch: never use one below it."""
         if failover_epoch > self._floor:

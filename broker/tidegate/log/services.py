@@ -34,7 +34,7 @@ class LogServices:
         self.poll_s = POLL_MS / 1000
         self.cache = TailCache(min(CACHE_BYTES_MAX, shares_of(settings.memory_max).tail_cache))
         self.archive_files = ArchiveFiles(settings)
-        self.durability = Durability(store)
+        self.durability = Durability(store, lambda node: self.failover_epochs.writing_to(node))
         self.record_poll = RecordPoll(store)
         self.records_without_offset = 0
         self.lost_records = 0
