@@ -49,15 +49,15 @@ CHAIN_CLIENTS: Final = (
 def chain_members(
     client: ChainClient, bootstrap: str, source: str, sink: str, group: str, seeds: Sequence[int], logs: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Members that run until the end of the block; what they print is in files of `logs`."""
+    """Members that run until the end of the block; `logs` gets their stdout in `member-N.log`, and stderr in `.err`."""
     command = client.prepare()
-    with _opened(logs, len(seeds)) as outputs:
+    with _opened(logs, "log", len(seeds)) as outputs, _opened(logs, "err", len(seeds)) as errors:
         running = [
             subprocess.Popen(
                 [*command, bootstrap, source, sink, group, f"chain-{number}", str(seed), "0.2", "100"],
-                stdin=subprocess.PIPE, stdout=output, stderr=output,
+                stdin=subprocess.PIPE, stdout=outputs[number], stderr=errors[number],
             )
-            for number, (seed, output) in enumerate(zip(seeds, outputs, strict=True))
+            for number, seed in enumerate(seeds)
         ]  # fmt: skip
         try:
             yield running
@@ -105,8 +105,8 @@ def history_of(logs: Path, topic: str) -> History:
 
 
 @contextmanager
-def _opened(logs: Path, count: int) -> Iterator[list[IO[bytes]]]:
-    files = [(logs / f"member-{number}.log").open("wb") for number in range(count)]
+def _opened(logs: Path, suffix: str, count: int) -> Iterator[list[IO[bytes]]]:
+    files = [(logs / f"member-{number}.{suffix}").open("wb") for number in range(count)]
     try:
         yield files
     finally:
