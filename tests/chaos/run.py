@@ -66,9 +66,9 @@ def run_alone(plan: Plan, keep: Path | None) -> Report:
         process.join()
         return Report(plan, violations=[f"not judged: its process ended with {process.exitcode}"])
     finally:
-        process.join()
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError):  # of a run that ended early, clients' threads still run
             os.killpg(process.pid, signal.SIGKILL)
+        process.join()
 
 
 def _run_and_send(plan: Plan, keep: Path | None, sending: Connection) -> None:

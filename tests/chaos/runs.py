@@ -38,6 +38,7 @@ from tidegate.store.slots import key_slot
 TOPIC: Final = "orders"
 PARTITIONS: Final = 4
 MEMBERS: Final = 2
+WARM_UP_S: Final = 180.0
 CATCH_UP_S: Final = 90.0
 GROUPS: Final = {"librdkafka": LibrdkafkaReader, "aiokafka": AiokafkaReader}
 JAVA: Final = "java"
@@ -167,7 +168,7 @@ class Run:
 
     async def _warm_up(self) -> None:
         """Until every group has committed something: what comes after is not about how groups begin."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WARM_UP_S):
             while {one.group for one in self.history.operations[:] if isinstance(one, Commit)} != set(self.groups):
                 await asyncio.sleep(0.1)
 
