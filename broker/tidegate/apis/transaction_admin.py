@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each
+from tidegate.apis.slices import each, in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
@@ -169,14 +170,20 @@ async def _producers(call: Call, name: str, index: int) -> Any:
 @api(ApiKey.WRITE_TXN_MARKERS, first=1, last=2, error=error_responses.write_txn_markers)
 async def write_txn_markers(call: Call, request: WriteTxnMarkersRequest) -> Any:
     """End a producer's transaction in partitions, as an administrator: for one that no coordinator ends any more."""
-    markers = []
-    for marker in request.markers:
-        topics = []
-        for asked in marker.topics:
-            codes = [(index, await _mark(call, marker, asked.name, index)) for index in asked.partition_indexes]
-            results = tuple(Fields(partition_index=index, error_code=code) for index, code in codes)
-            topics.append(Fields(name=asked.name, partitions=results))
-        markers.append(Fields(producer_id=marker.producer_id, topics=tuple(topics)))
+    topics = [(marker, asked) for marker in request.markers for asked in marker.topics]
+    places = ((marker, asked.name, index) for marker, asked in topics for index in asked.partition_indexes)
+    marked = iter([
+        Fields(partition_index=index, error_code=await _mark(call, marker, name, index))
+        async for marker, name, index in in_slices(places)
+    ])  # fmt: skip
+    answered = iter([
+        Fields(name=asked.name, partitions=tuple(islice(marked, len(asked.partition_indexes))))
+        async for _, asked in in_slices(topics)
+    ])  # fmt: skip
+    markers = [
+        Fields(producer_id=marker.producer_id, topics=tuple(islice(answered, len(marker.topics))))
+        async for marker in in_slices(request.markers)
+    ]
     return Fields(markers=tuple(markers))
 
 
