@@ -90,7 +90,8 @@ class Connection:
             response = await api.handler(call, request)
         except KafkaError as error:
             response = error_response(call.api_key, request, error.code)
-        body = codec.encode(call.api_key, call.version, response)
+        written = isinstance(response, bytes | list)
+        body = b"".join(response) if written else codec.encode(call.api_key, call.version, response)
         return entity_reader(load_response_schema(call.api_key, call.version))(body, 0)[0]
 
     async def ask(self, request: Any, timeout_s: float = 10.0) -> Any:

@@ -7,12 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
-from kio.schema.describe_configs.v4.response import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse as IncrementalAlterConfigsResourceResponse,
@@ -21,6 +15,7 @@ from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterCon
 
 from tidegate.apis import broker_configs, broker_loggers, client_metrics
 from tidegate.apis.call import Call
+from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.apis.group_configs import GROUP, alter_group_configs, describe_group_configs
 from tidegate.apis.registry import api
 from tidegate.apis.slices import in_slices
@@ -52,34 +47,19 @@ _ADMINISTRATORS: Final = "default"
     last=4,
     away=ErrorCode.request_timed_out,
     safe_late=True,
-    answers_large=True,
     error=error_responses.describe_configs,
 )
-async def describe_configs(call: Call, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
+async def describe_configs(call: Call, request: DescribeConfigsRequest) -> list[bytes]:
     """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
     if any(resource.resource_type == TOPIC for resource in request.resources):
         await call.context.catalog.refresh()  # another broker may have altered them
-    results = [await _describe(call, resource, request) async for resource in in_slices(request.resources, 1)]
-    return DescribeConfigsResponse(throttle_time=NO_TIME, results=tuple(results))
-
-
-async def _describe(
-    call: Call, resource: DescribeConfigsResource, request: DescribeConfigsRequest
-) -> DescribeConfigsResult:
-    code, message, found = ErrorCode.none, None, list[Described]()
-    try:
-        found = await _configs_of(call, resource)
-    except KafkaError as error:
-        code, message = failure(error)
-    wanted = set(resource.configuration_keys or ())
-    values: dict[str, Any] = {
-        "error_code": code,
-        "error_message": message,
-        "resource_type": resource.resource_type,
-        "resource_name": resource.resource_name,
-        "configs": tuple(_result(one, request) for one in found if not wanted or one.name in wanted),
-    }
-    return DescribeConfigsResult(**values)
+    described = DescribedConfigs(call.version, request)
+    async for resource in in_slices(request.resources, 1):
+        try:
+            described.add(resource, await _configs_of(call, resource), ErrorCode.none, None)
+        except KafkaError as error:
+            described.add(resource, (), *failure(error))
+    return described.parts()
 
 
 async def _configs_of(call: Call, resource: DescribeConfigsResource) -> list[Described]:
@@ -101,24 +81,6 @@ async def _configs_of(call: Call, resource: DescribeConfigsResource) -> list[Des
     raise InvalidRequest(f"configs of resource type {resource.resource_type} are not served")
 
 
-def _result(config: Described, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    synonyms = config.synonyms if request.include_synonyms else ()
-    values: dict[str, Any] = {
-        "name": config.name,
-        "value": config.value,
-        "read_only": config.read_only,
-        "config_source": int(config.source),
-        "is_sensitive": False,
-        "synonyms": tuple(
-            DescribeConfigsSynonym(name=one.name, value=one.value, source=int(one.source))  # type: ignore[arg-type]
-            for one in synonyms
-        ),
-        "config_type": int(config.type),
-        "documentation": config.doc if request.include_documentation else None,
-    }
-    return DescribeConfigsResourceResult(**values)
-
-
 # -- changes
 
 
@@ -128,7 +90,7 @@ async def alter_configs(call: Call, request: AlterConfigsRequest) -> AlterConfig
     times = _times(request)
     responses = [
         AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
-        for one in request.resources
+        async for one in in_slices(request.resources)
     ]
     return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
 
@@ -141,7 +103,7 @@ async def incremental_alter_configs(
     times = _times(request)
     responses = [
         IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
-        for one in request.resources
+        async for one in in_slices(request.resources)
     ]
     return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
 

@@ -1,0 +1,81 @@
+"""The answer of DescribeConfigs, written piece by piece.
+
+Thousands of groups or topics have the same configs, which are some kilobytes each: their bytes are written once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from kio.index import load_payload_module
+from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
+from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
+
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.codec import written
+from tidegate.protocol.primitives import uvarint
+from tidegate.protocol.versions import Fields
+from tidegate.topics.configs import Described
+
+_FLEXIBLE_FROM: Final = 4
+_THROTTLE_TIME: Final = bytes(4)
+_NO_TAGS: Final = b"\0"
+
+
+class DescribedConfigs:
+    """One answer; `request` says what is told of each config."""
+
+    def __init__(self, version: int, request: Any) -> None:
+        self._request = request
+        self._flexible = version >= _FLEXIBLE_FROM
+        module = load_payload_module(ApiKey.DESCRIBE_CONFIGS, version, EntityType.response)
+        self._entity: type[Any] = module.DescribeConfigsResult
+        self._count = 0
+        self._parts: list[bytes] = []
+        self._written: dict[tuple[Described, ...], bytes] = {}
+
+    def add(self, resource: Any, found: Sequence[Described], code: ErrorCode, message: str | None) -> None:
+        """The configs of one resource, or its error."""
+        head = Fields(
+            error_code=code, error_message=message, resource_type=resource.resource_type,
+            resource_name=resource.resource_name, configs=(),
+        )  # fmt: skip
+        prefix = written(self._entity, head)[: -self._size_without_configs]
+        wanted = set(resource.configuration_keys or ())
+        configs = tuple(one for one in found if not wanted or one.name in wanted)
+        written_configs = self._written.get(configs)
+        if written_configs is None:
+            whole = Fields(head, configs=tuple(map(self._result, configs)))
+            written_configs = self._written[configs] = written(self._entity, whole)[len(prefix) :]
+        self._count += 1
+        self._parts += (prefix, written_configs)
+
+    def parts(self) -> list[bytes]:
+        """The body."""
+        count = uvarint(self._count + 1) if self._flexible else struct.pack(">i", self._count)
+        return [_THROTTLE_TIME + count, *self._parts, *([_NO_TAGS] if self._flexible else ())]
+
+    @property
+    def _size_without_configs(self) -> int:
+        """Bytes of an empty list of configs, and of what follows it."""
+        return 1 + len(_NO_TAGS) if self._flexible else 4
+
+    def _result(self, config: Described) -> DescribeConfigsResourceResult:
+        synonyms: Iterable[Any] = config.synonyms if self._request.include_synonyms else ()
+        values: dict[str, Any] = {
+            "name": config.name,
+            "value": config.value,
+            "read_only": config.read_only,
+            "config_source": int(config.source),
+            "is_sensitive": False,
+            "synonyms": tuple(
+                DescribeConfigsSynonym(name=one.name, value=one.value, source=int(one.source))  # type: ignore[arg-type]
+                for one in synonyms
+            ),
+            "config_type": int(config.type),
+            "documentation": config.doc if self._request.include_documentation else None,
+        }
+        return DescribeConfigsResourceResult(**values)
