@@ -331,7 +331,7 @@ async def test_log_145_write_txn_markers(brokers: Brokers) -> None:
 async def test_write_txn_markers_of_many_partitions_in_slices(brokers: Brokers, topics: int, partitions: int) -> None:
     """Other work runs in between, also where no partition is known and nothing is waited for."""
 
-    async def turns_of_others(topics: int, partitions: int) -> int:
+    async def pauses(topics: int, partitions: int) -> int:
         marker = {
             "kind": "WritableTxnMarker", "producer_id": 1, "producer_epoch": 0, "transaction_result": True,
             "coordinator_epoch": 0,
@@ -339,17 +339,17 @@ async def test_write_txn_markers_of_many_partitions_in_slices(brokers: Brokers, 
                 {"kind": "WritableTxnMarkerTopic", "name": "t", "partition_indexes": tuple(range(9, 9 + partitions))}
             ] * topics,
         }  # fmt: skip
-        asking, turns = asyncio.ensure_future(brokers.ask(request(27, 1, markers=[marker]))), 0
+        asking, count = asyncio.ensure_future(brokers.ask(request(27, 1, markers=[marker]))), 0
         while not asking.done():
             await asyncio.sleep(0)
-            turns += 1
+            count += 1
         [answered] = asking.result().markers
         assert [len(one.partitions) for one in answered.topics] == [partitions] * topics
         codes = {one.error_code for topic in answered.topics for one in topic.partitions}
         assert codes == {E.unknown_topic_or_partition}
-        return turns
+        return count
 
-    assert await turns_of_others(topics, partitions) >= await turns_of_others(1, 1) + 4
+    assert await pauses(topics, partitions) >= await pauses(1, 1) + 4
 
 
 async def test_log_146_list_filters(brokers: Brokers) -> None:
