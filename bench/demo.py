@@ -115,7 +115,7 @@ async def expired(consumers: list[AIOKafkaConsumer], timeout_s: float = 60.0) ->
         if len(owned) == len(set(owned)) == 12 and len(generations(consumers)) == 1:
             return generations(consumers).pop()
         await asyncio.sleep(0.1)
-    raise RuntimeError("the group did not settle")
+    raise RuntimeError("the group did not become stable")
 
 
 async def run(args: argparse.Namespace) -> int:

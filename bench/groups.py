@@ -42,7 +42,7 @@ async def _while_alive(waiting: asyncio.Future[Any], tasks: list[asyncio.Task[No
     waiting.cancel()
     for task in done:
         task.result()
-    raise MeasureFailed(f"not settled in {_TIMEOUT_S:g} s")
+    raise MeasureFailed(f"not stable in {_TIMEOUT_S:g} s")
 
 
 async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:

@@ -30,7 +30,7 @@ async def stabilized(consumers: list[Any], partitions: int, timeout_s: float = 9
         if len(owned) == len(set(owned)) == partitions and len(generations) == 1:
             return int(generations.pop())
         await asyncio.sleep(0.2)
-    raise AssertionError("the group did not settle")
+    raise AssertionError("the group did not become stable")
 
 
 async def commit_for_a_while(consumers: list[Any], stop: asyncio.Event) -> dict[TopicPartition, int]:

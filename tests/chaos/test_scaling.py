@@ -79,7 +79,7 @@ class Members:
             self._native.append(thread)
         deadline = time.monotonic() + STABLE_S
         while not (self.stable() and self.owned() == list(range(MEMBERS))):
-            assert time.monotonic() < deadline, f"the group did not settle: {self.owned()}"
+            assert time.monotonic() < deadline, f"the group did not become stable: {self.owned()}"
             await asyncio.sleep(0.2)
         self._tasks = [asyncio.create_task(self._run_python(consumer)) for consumer in self._python]
 
@@ -170,7 +170,7 @@ async def stopped(consumer: AIOKafkaConsumer) -> None:
 
 @asynccontextmanager
 async def members_of(cluster: Cluster) -> AsyncIterator[Members]:
-    """A settled group; its generation, its owners and its errors are looked at in the end."""
+    """A stable group; its generation, its owners and its errors are checked in the end."""
     members = Members(cluster)
     try:
         await members.start()

@@ -132,7 +132,7 @@ class Life:
         self.quiet_s[after] = began_s + 2, _now_s() - 1
 
     async def left(self, number: int) -> int:
-        """A member closes and the others settle."""
+        """A member closes, and the others take its partitions."""
         since_s = _now_s()
         closed_ms = await self.group.leave(number)
         await self.group.expired(since_s)

@@ -436,7 +436,7 @@ async def test_delete_asks_first(shell: Shell) -> None:
     await shell.type("show", shell.group)
     assert f"deleted {shell.group}" in await shell.type("delete", shell.group, answer="y\n")
     await shell.type("show", shell.group, code=2)
-    assert (await shell.json("history", shell.group, "--events"))[0]["kind"] == "deleted", "its story outlives it"
+    assert (await shell.json("history", shell.group, "--events"))[0]["kind"] == "deleted", "its events outlive it"
 
 
 # -- the admin HTTP

@@ -53,7 +53,7 @@ async def test_recipes_print_the_documented_output(cluster: Cluster) -> None:
             await consumer.commit()
             await producer.send_and_wait("orders", b"2", partition=0)
             await consumer.getone()  # handed out, not committed: pending
-            await asyncio.sleep(1.5)  # the mirror is written behind, the duty of telling is taken each second
+            await asyncio.sleep(1.5)  # the mirror is written behind, the lease of the exporter is renewed each second
             found = await asyncio.to_thread(answers, cluster.redis_url)
         finally:
             await consumer.stop()

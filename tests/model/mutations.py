@@ -208,7 +208,7 @@ MUTATIONS: Final = (
         (InScript("lib/rebalance", "if group.state ~= STATE.EMPTY then waiters.notify_members(group) end", ""),),
     ),
     Mutation(
-        "a reply is believed after a newer message",
+        "a reply is used after a newer message",
         (
             InMethod(
                 Heartbeats,

@@ -61,7 +61,7 @@ class Server:
         return self._ask(commands, len(commands))
 
     def subscribe(self, channel: Arg) -> None:
-        """Hear a channel; Redis confirms it by a push."""
+        """Subscribe to a channel; Redis confirms it by a push."""
         self._ask([("SUBSCRIBE", channel)], 0)
         self.pushes.clear()
 

@@ -18,7 +18,7 @@ from tidegate.groups.waiting import JOIN_GROUP, SYNC_GROUP
 NONE, ILLEGAL_GENERATION, INCONSISTENT_GROUP_PROTOCOL, UNKNOWN_MEMBER_ID, FENCED = 0, 22, 23, 25, 82
 
 Answers = tuple[list[list[Any]], GroupStatus | None]
-"""The answer to each, and the look behind them."""
+"""The answer to each, and the script that follows them."""
 
 
 async def run(world: World, script: Any, *args: Any) -> list[Any]:
@@ -144,7 +144,7 @@ async def test_tick_takes_one_script(world: World, monkeypatch: pytest.MonkeyPat
 
     assert {(one.generation, one.leader) for one in joined} == {(2, peers[0].member_id)}
     assert shas.count(JOIN_GROUP.function) == 1
-    assert len(shas) == 1, "the look behind the joins served all"
+    assert len(shas) == 1, "one script after the joins answered all"
 
     plan = {peer.member_id: peer.name.encode() for peer in peers}
     followers = [asyncio.ensure_future(peer.sync()) for peer in peers[1:]]

@@ -23,7 +23,7 @@ HOLD_MS = 60_000
 
 
 class Holding:
-    """A member's connection: its holder, trusted with an interval of a hundred seconds, and the codes that it got."""
+    """A member's connection: its heartbeats, trusted with an interval of a hundred seconds, and the codes it got."""
 
     def __init__(self, delayed_heartbeats: DelayedHeartbeats, peer: Peer) -> None:
         self.delayed_heartbeat, self.peer, self.delayed_heartbeats = (

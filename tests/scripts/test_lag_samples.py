@@ -137,7 +137,7 @@ async def test_one_broker_samples_and_another_takes_over(
     await member.commit("t", 2)
     await brokers[0].noted()
     await clock.advance(9_000)
-    assert (await second.sample(), await first.sample()) == (False, True)  # it keeps the duty
+    assert (await second.sample(), await first.sample()) == (False, True)  # it renews the lease
     await clock.advance(10_000)  # and is gone
     assert await second.sample()
     assert not await first.sample()  # it only stood still

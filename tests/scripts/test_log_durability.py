@@ -240,7 +240,7 @@ async def test_fence_after_lost_tail_limits_the_stored_high_watermark(store: Sto
 
     await store.run(
         FENCE_LOG, [keys.log, keys.meta, keys.archive], 1
-    )  # the incarnation that it is tied to: nothing was lost
+    )  # the failover epoch that it is tied to: nothing was lost
     assert await _stored(store) == 25
     await store.command("HSET", keys.meta, "replid", "b" * 40)  # that of the server before
     await store.run(FENCE_LOG, [keys.log, keys.meta, keys.archive], 7)

@@ -486,7 +486,7 @@ async def test_fail_over_raises_the_epoch_of_every_log_and_begins_one_in_its_own
             await store.close()
 
 
-# -- the incarnation
+# -- the failover epoch
 
 
 @pytest.fixture

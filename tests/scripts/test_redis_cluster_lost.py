@@ -149,7 +149,7 @@ async def test_group_that_changes_while_its_keys_move_is_not_read_half_and_half(
 
 
 async def test_commit_before_topics_are_listed_is_not_stored_for_them() -> None:
-    """The catalogue is at the home node, which may answer later than the group's."""
+    """The catalog is at the metadata node, which may answer later than the group's."""
     with Sharded(primaries=2, replicas=0) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()

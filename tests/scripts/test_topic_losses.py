@@ -221,7 +221,7 @@ def test_offsets_lower_than_before_always_fail(
     with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).ranges(earlier, start)
 
-    client.hset(topic.keys().meta, "epochs", "0:0 2:30")  # the fence of the new incarnation, and as long again
+    client.hset(topic.keys().meta, "epochs", "0:0 2:30")  # the fence of the new failover epoch, and as long again
     topic.fill([10, 10])
     with pytest.raises(DataLoss, match=reported_text):
         StreamPlan(access).next_offsets(start, None, by_records=False)

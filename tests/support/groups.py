@@ -28,7 +28,7 @@ ANSWER_S = 5.0
 
 
 class Mode(enum.StrEnum):
-    """Who gets the requests of a scenario, and who settles what is overdue. The outcome must be the same in all."""
+    """Who gets the requests of a scenario, and who expires what is overdue. The outcome must be the same in all."""
 
     SHARED = "peers-take-turns"
     """Each peer keeps to its broker; a sweeper looks after the group."""
@@ -37,7 +37,7 @@ class Mode(enum.StrEnum):
     ELSEWHERE = "each-request-elsewhere"
     """No two requests in a row go to the same of three brokers."""
     UNSWEPT = "no-sweeper"
-    """Nobody sweeps: requests and waiters settle what they meet; who looks from outside settles first, as Describe."""
+    """Nobody sweeps: requests and waiters expire what they find; a reader from outside expires first, as Describe."""
 
 
 SCENARIO_MODES = (Mode.ONE, Mode.ELSEWHERE, Mode.UNSWEPT)
@@ -149,7 +149,7 @@ class World:
         return peer.broker
 
     async def _is_resolved(self) -> None:
-        """Where nobody sweeps, who looks from outside settles first."""
+        """Where nobody sweeps, a reader from outside expires first."""
         if self.mode is Mode.UNSWEPT and self.sweeping:
             await expire_group(self.store, self.keys)
 

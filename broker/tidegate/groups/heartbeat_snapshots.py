@@ -3,7 +3,7 @@
 A member enters its group's snapshot when the heartbeat script answered it with NONE. Every change of a group after
 which a member's heartbeat may be answered otherwise is published by the script that makes the change (`lib/notify`), so
 the snapshot is current while no message about the group arrives and the subscription is proven
-(`store.subscription_proof`). Any message discards the whole snapshot of its group: nothing in a message is believed.
+(`store.subscription_proof`). Any message discards the whole snapshot of its group: what it contains is not used.
 
 A script's reply and a message arrive on two connections. What a reply reports is therefore taken only if no message
 about the group arrived since the script was sent.

@@ -1,4 +1,4 @@
-"""What is said of a group follows from its picture, its partitions and its events alone."""
+"""The findings about a group follow from its snapshot, its partitions and its events alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots: what is read of the tables, what is said of it, and that a picture comes out."""
+"""Plots: what is read of the tables, how it is described, and that a file is written."""
 
 from __future__ import annotations
 
