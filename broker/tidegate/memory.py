@@ -35,7 +35,7 @@ class MemoryShares:
     key_names: int
     """Cached key names, of groups and of logs each."""
     unsent: int
-    """Replies that one connection has not read."""
+    """Replies that one connection has not read, and those of all connections that read nothing."""
 
     @classmethod
     def of(cls, limit: int) -> MemoryShares:

@@ -173,18 +173,10 @@ def heartbeat(call: Call, request: HeartbeatRequest) -> None:
     """Renew a member's session, and report a rebalance to it (KIP-62). v3: static members (KIP-345)."""
     if not request.group_id:
         raise InvalidGroupId
-    version, reply = call.version, call.reply
+    version = call.version
     keys = call.store.group_keys(call.org, request.group_id)
     member_ref = MemberRef(request.member_id, request.generation_id, request.group_instance_id)
-
-    def answer(code: int) -> None:
-        if code == OTHER_TYPE:
-            classic_members.heartbeat(call, keys, member_ref, answer)
-            return
-        if code:
-            _HEARTBEATS.error(code)
-        reply(group_writers.heartbeat(version, code))
-
+    answer = partial(_answer_heartbeat, call, keys, member_ref)
     delayed = _delayed(call)
     if delayed is not None:
         delayed.heartbeat(keys, member_ref, answer)
@@ -193,6 +185,15 @@ def heartbeat(call: Call, request: HeartbeatRequest) -> None:
     member = heartbeats.answer(keys, member_ref, answer)
     if member is not None:
         call.client.repeat = Repeat(call, group_writers.heartbeat(version, 0), partial(heartbeats.renew, member))
+
+
+def _answer_heartbeat(call: Call, keys: GroupKeys, member_ref: MemberRef, code: int) -> None:
+    if code == OTHER_TYPE:
+        classic_members.heartbeat(call, keys, member_ref, partial(_answer_heartbeat, call, keys, member_ref))
+        return
+    if code:
+        _HEARTBEATS.error(code)
+    call.reply(group_writers.heartbeat(call.version, code))
 
 
 def _delayed(call: Call) -> DelayedHeartbeat | None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import structlog
@@ -80,16 +81,14 @@ class DecisionQueue(Generic[Work, Answer]):
     async def run(self, keys: GroupKeys, work: Work | None) -> Answer:
         """Submit work and wait for its answer. Raises the KafkaError that it is answered with, StoreUnavailable."""
         decided: asyncio.Future[Answer | KafkaError] = asyncio.get_running_loop().create_future()
-
-        def on_decided(answer: Answer | KafkaError) -> None:
-            if not decided.done():
-                decided.set_result(answer)
-
-        self.submit(keys, work, on_decided)
+        self.submit(keys, work, partial(_set_result, decided))
         answer = await decided
-        if isinstance(answer, KafkaError):
-            raise answer
-        return answer
+        try:
+            if isinstance(answer, KafkaError):
+                raise answer
+            return answer
+        finally:
+            del answer, decided  # the error's traceback has this frame: a cycle, with the keys of every caller
 
     async def expire(self, keys: GroupKeys) -> None:
         """Apply whatever is overdue in one group. Raises StoreUnavailable."""
@@ -120,6 +119,8 @@ class DecisionQueue(Generic[Work, Answer]):
             logger.exception("group_decision_failed", group=keys.ref, kind=self._name)
             answers = [KafkaError()] * len(queued)
         for (_, on_decided), answer in zip(queued, answers, strict=True):
+            if isinstance(answer, KafkaError):
+                answer.__traceback__ = None  # a frame of it has the list of answers: a cycle
             try:
                 on_decided(answer)
             except Exception:
@@ -128,14 +129,22 @@ class DecisionQueue(Generic[Work, Answer]):
     async def _run_script(self, script: Script, key_names: Sequence[str], args: Sequence[Arg]) -> list[Any]:
         """Run a script; its reply with its code. Raises StoreUnavailable."""
         written: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._store.send_script(script, list(key_names), list(args), partial(_set_reply, written))
+        try:
+            return await written
+        finally:
+            del written
 
-        def answered(reply: Any) -> None:
-            if written.done():
-                return
-            if isinstance(reply, Failure):
-                written.set_exception(reply.error)
-            else:
-                written.set_result(reply)
 
-        self._store.send_script(script, list(key_names), list(args), answered)
-        return await written
+def _set_result(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_reply(future: asyncio.Future[list[Any]], reply: Any) -> None:
+    if future.done():
+        return
+    if isinstance(reply, Failure):
+        future.set_exception(reply.error)
+    else:
+        future.set_result(reply)

@@ -78,7 +78,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
             return
         self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
         limits.tune(transport.get_extra_info("socket"))
-        self.transport.set_write_buffer_limits(high=self.server.out_bytes_max)
+        self.transport.set_write_buffer_limits(high=min(limits.WRITE_BUFFER_MAX, self.server.out_bytes_max))
 
     def get_buffer(self, sizehint: int) -> Any:
         """The buffer for the next read: a large frame's own buffer, or the read buffer that all connections share."""
@@ -111,9 +111,10 @@ class Connection(Muting, asyncio.BufferedProtocol):
         self._pause()
 
     def resume_writing(self) -> None:
-        """The write buffer is below its low-water mark: resume reading."""
+        """The write buffer is below its low-water mark: start queued requests, resume reading."""
         self.blocked &= ~BLOCKED_ON_WRITE
         self.last_active_s = perf_counter()
+        self._start_queued()
         self.resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -282,7 +283,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def _start_queued(self) -> None:
         self._starting, queue = True, self.queue
-        while queue and not self._ended and self._may_start(queue[0]):
+        while queue and not self._ended and not self.blocked & BLOCKED_ON_WRITE and self._may_start(queue[0]):
             self._start(queue.popleft())
         self._starting = False
 

@@ -18,6 +18,8 @@ IN_FLIGHT_MAX: Final = 1_024
 """Unanswered requests per connection; at this number the broker pauses reading from the connection."""
 OUT_BYTES_MAX: Final = 64 << 20
 """Unsent reply bytes per connection; at this number the broker pauses reading from the connection."""
+WRITE_BUFFER_MAX: Final = 1 << 20
+"""Reply bytes in a connection's write buffer; above this number none of its requests starts until the client reads."""
 HOST_SHARE: Final = 8
 """One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest one is exempt from this."""
 EXHAUSTED_S: Final = 5.0

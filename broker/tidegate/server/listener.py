@@ -81,6 +81,7 @@ class Server:
         self.request_bytes = RequestBytes(shares.requests)
         self.request_bytes_max = min(limits.REQUEST_BYTES_MAX, shares.requests)
         self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
+        self.unread_bytes_max = shares.unsent
         self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))
         """Read buffer of all connections: each chunk is copied out before the next read."""
         self.connections: dict[Connection, None] = {}

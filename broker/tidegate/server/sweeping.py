@@ -8,8 +8,9 @@ import math
 import random
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from operator import itemgetter
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 
@@ -17,6 +18,7 @@ from tidegate.apis.call import Client
 from tidegate.protocol.framing import Splitter
 from tidegate.server import limits
 from tidegate.server.connection_rebalancing import REBALANCE_WINDOW_MS
+from tidegate.server.muting import BLOCKED_ON_WRITE
 from tidegate.settings import Settings
 from tidegate.telemetry.metrics import metrics
 
@@ -56,6 +58,8 @@ class SweptConnection(Protocol):
     taken_s: float
     half_since_s: float
     jitter: float
+    blocked: int
+    transport: Any
 
     @property
     def state(self) -> ConnectionState:
@@ -74,6 +78,7 @@ class SweptServer(Protocol):
     settings: Settings
     draining: asyncio.Event
     loop: asyncio.AbstractEventLoop
+    unread_bytes_max: int
 
     @property
     def connections(self) -> Iterable[SweptConnection]:
@@ -87,6 +92,8 @@ class Sweeper:
         self._server = server
         self._draining: list[tuple[float, int, SweptConnection]] = []
         """Heap of connections to be closed for a rebalance, by time."""
+        self._unsent: dict[SweptConnection, tuple[int, float]] = {}
+        """Connections whose write buffer is full -> its bytes, and `last_active_s`, at the last check."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,6 +132,7 @@ class Sweeper:
             await asyncio.sleep(check_interval_s)
             now_s = perf_counter()
             self._abort_drained(now_s)
+            self.drop_unread()
             if now_s - swept_s < sweep_s:
                 continue
             swept_s = now_s
@@ -133,6 +141,26 @@ class Sweeper:
                     self.sweep(connection, now_s)
                 except Exception:
                     logger.exception("connection_not_swept", connection=connection.client.connection_id)
+
+    def drop_unread(self) -> None:
+        """Close the connections with the most bytes that nobody reads, until the others fit in `unread_bytes_max`.
+
+        A connection counts if its client has read nothing since the check before.
+        """
+        before, self._unsent = self._unsent, {}
+        unread = list[tuple[int, SweptConnection]]()
+        for connection in self._server.connections:
+            if connection.blocked & BLOCKED_ON_WRITE:
+                size, active_s = connection.transport.get_write_buffer_size(), connection.last_active_s
+                self._unsent[connection] = size, active_s
+                if before.get(connection) == (size, active_s):
+                    unread.append((size, connection))
+        total = sum(size for size, _ in unread)
+        for size, connection in sorted(unread, key=itemgetter(0), reverse=True):
+            if total <= self._server.unread_bytes_max:
+                break
+            connection.drop_connection("does not read its answers, and no memory is left for them")
+            total -= size
 
     def _abort_drained(self, now_s: float) -> None:
         """Drain connections that are due; those that wait for other members are retried after `CHECK_INTERVAL_S`."""

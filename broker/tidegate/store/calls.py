@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -25,17 +26,20 @@ _AT_ONCE: Final = 1_000
 async def result_of(call: Callable[[OnResult[Result]], None]) -> Result:
     """The result that `call` passes to its callback. Raises the KafkaError that it passes instead."""
     future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    call(partial(_resolve, future))
+    try:
+        return await future
+    finally:
+        del future  # it has the error, whose traceback has this frame: a cycle
 
-    def on_result(result: Result | KafkaError) -> None:
-        if future.done():
-            return
-        if isinstance(result, KafkaError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
 
-    call(on_result)
-    return await future
+def _resolve(future: asyncio.Future[Result], result: Result | KafkaError) -> None:
+    if future.done():
+        return
+    if isinstance(result, KafkaError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 async def gather_each(calls: Iterable[Awaitable[Result]], at_once: int = _AT_ONCE) -> list[Result | KafkaError]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import monotonic, perf_counter
 from typing import Any, Final
 
@@ -313,19 +314,11 @@ class Store:
     async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
         """Run a script and return what follows its code. Raises the KafkaError of a code other than NONE."""
         future: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-
-        def answered(reply: Any) -> None:
-            if future.done():
-                return
-            if isinstance(reply, Failure):
-                future.set_exception(reply.error)
-            elif reply[0] != 0:
-                future.set_exception(from_code(reply[0]))
-            else:
-                future.set_result(reply[1:])
-
-        self.send_script(script, keys, args, answered)
-        return await future
+        self.send_script(script, keys, args, partial(_resolve, future))
+        try:
+            return await future
+        finally:
+            del future  # it has the error, whose traceback has this frame: a cycle, with the keys of every caller
 
     def _failed(self, script: Script, keys: Sequence[str], text: str) -> Failure:
         """The failure for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
@@ -393,3 +386,14 @@ class Store:
         except hiredis.ReplyError as error:
             self.wrong_types.check(str(error), [str(args[1])] if len(args) > 1 else [])
             raise StoreUnavailable(str(error)) from error
+
+
+def _resolve(future: asyncio.Future[list[Any]], reply: Any) -> None:
+    if future.done():
+        return
+    if isinstance(reply, Failure):
+        future.set_exception(reply.error)
+    elif reply[0] != 0:
+        future.set_exception(from_code(reply[0]))
+    else:
+        future.set_result(reply[1:])

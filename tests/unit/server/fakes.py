@@ -51,7 +51,7 @@ class Handlers:
         self.cold_gate = asyncio.Event()
         self.cold_gate.set()
         self.error: Exception | None = None
-        self.fetch_bytes = 0
+        self.fetch_bytes = self.created_bytes = 0
 
     def table(self) -> dict[int, Api]:
         """What `registry.load_all` would give."""
@@ -148,6 +148,8 @@ class Handlers:
         self._note("create_topics")
         await self.cold_gate.wait()
         self.started.append("create_topics done")
+        if self.created_bytes:
+            return bytes(self.created_bytes)
         return CreateTopicsResponse(throttle_time=cast(Any, datetime.timedelta(0)), topics=())
 
     async def join_group(self, call: Call, request: Any) -> Any:

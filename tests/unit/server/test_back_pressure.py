@@ -12,12 +12,23 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
-from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
-from tidegate.server import limits
+from tests.unit.server.fakes import (
+    CREATE_TOPICS,
+    FETCH,
+    PRODUCE,
+    Handlers,
+    another,
+    closed,
+    connected,
+    on_both_loops,
+    until,
+)  # fmt: skip
+from tidegate.server import limits, sweeping
 from tidegate.server.limits import RequestBytes
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 FETCHES: Any = sample(request_type(FETCH, 12))
+CREATES: Any = sample(request_type(CREATE_TOPICS, 7))
 MIB = 1 << 20
 
 
@@ -46,6 +57,67 @@ async def test_client_that_does_not_read_stops_being_read(monkeypatch: pytest.Mo
         for _ in range(20):
             assert len(await asyncio.wait_for(client.receive_frame(), 30)) > handlers.fetch_bytes
         assert len(handlers.started) > started
+        await client.close()
+
+
+@on_both_loops
+async def test_task_requests_of_client_that_does_not_read_do_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They were parsed before the first reply: each starts only while the replies before it are read."""
+    handlers = Handlers()
+    handlers.created_bytes = 4 * MIB
+    monkeypatch.setattr(limits, "OUT_BYTES_MAX", 8 * MIB)
+    async with connected(handlers) as (server, other):
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
+        client.writer.write(encode_request(CREATES, 1) * 64)
+        await until(lambda: len(server.connections) == 2 and any(one.blocked for one in server.connections))
+        await asyncio.sleep(0.2)
+        assert handlers.started.count("create_topics") < 16
+
+        await other.ask(HEARTBEAT_REQUEST, timeout_s=30)
+
+        for _ in range(64):
+            assert len(await asyncio.wait_for(client.receive_frame(), 30)) > handlers.created_bytes
+        assert handlers.started.count("create_topics done") == 64
+        await client.close()
+
+
+@on_both_loops
+async def test_replies_that_no_client_reads_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection is far below its own limit; the largest are closed until the others fit."""
+    handlers = Handlers()
+    handlers.fetch_bytes = 4 * MIB
+    monkeypatch.setattr(sweeping, "CHECK_INTERVAL_S", 0.05)
+    async with connected(handlers) as (server, other):
+        server.unread_bytes_max = 16 * MIB
+        clients = []
+        for _ in range(8):
+            client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
+            clients.append(client)
+            client.writer.write(encode_request(FETCHES, 1) * 3)
+        await until(lambda: len(handlers.started) >= 24)
+        await until(lambda: sum(one.transport.get_write_buffer_size() for one in server.connections) <= 16 * MIB)
+        await until(lambda: not any(one.closed or one.transport.is_closing() for one in server.connections))
+        assert 2 <= len(server.connections) < 9
+
+        await other.ask(HEARTBEAT_REQUEST, timeout_s=30)
+        for client in clients:
+            await client.close()
+
+
+@on_both_loops
+async def test_client_that_reads_slowly_is_not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers()
+    handlers.fetch_bytes = 4 * MIB
+    monkeypatch.setattr(limits, "OUT_BYTES_MAX", 8 * MIB)
+    async with connected(handlers) as (server, other):
+        server.unread_bytes_max = MIB
+        client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
+        client.writer.write(encode_request(FETCHES, 1) * 6)
+        await until(lambda: handlers.started)
+        for _ in range(6):
+            assert len(await asyncio.wait_for(client.receive_frame(), 30)) > handlers.fetch_bytes
+            server.sweeper.drop_unread()
+        await other.ask(HEARTBEAT_REQUEST, timeout_s=30)
         await client.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
@@ -62,15 +63,8 @@ class ConsumerCommits:
             elif tries == _TRIES_MAX:
                 on_code(CoordinatorNotAvailable.code.value)  # deadlines pass faster than they are applied
             else:
-                self._groups.submit(keys, None, expired)
-
-        def expired(answer: object) -> None:
-            if isinstance(answer, OtherGroupType) and expire_streams is not None:
-                expire_streams(keys, expired)
-            elif isinstance(answer, KafkaError):
-                on_code(answer.code.value)
-            else:
-                self.commit(keys, commit, knows_epochs, on_code, expire_streams, tries + 1)
+                again = partial(self.commit, keys, commit, knows_epochs, on_code, expire_streams, tries + 1)
+                self._groups.submit(keys, None, partial(_expired, keys, again, on_code, expire_streams))
 
         node = self._store.node(keys.group)
         key_names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.offsets]
@@ -80,6 +74,22 @@ class ConsumerCommits:
         add_record_commits([commit.records], key_names, args)
         script = COMMIT_WHILE_FREE if is_large(commit.entries) else COMMIT_CONSUMER_OFFSETS
         self._store.send_script(script, key_names, args, answered)
+
+
+def _expired(
+    keys: GroupKeys,
+    commit_again: Callable[[], None],
+    on_code: OnCode,
+    expire_streams: ExpireStreams | None,
+    answer: object,
+) -> None:
+    """What was overdue is applied, by the part that has groups of this type."""
+    if isinstance(answer, OtherGroupType) and expire_streams is not None:
+        expire_streams(keys, partial(_expired, keys, commit_again, on_code, expire_streams))
+    elif isinstance(answer, KafkaError):
+        on_code(answer.code.value)
+    else:
+        commit_again()
 
 
 async def check_fetching_member(store: Store, keys: GroupKeys, member_id: str, member_epoch: int) -> None:

@@ -1,0 +1,101 @@
+"""A refused request leaves no cycle: collections go by objects, and a group id of 32 kB has 2 MB of key names."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.members import module
+from tests.support.whole_broker import WholeBroker
+from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
+from tidegate.store.store import Store
+
+GROUP = "g" * 1_000
+"""Too long to be cached."""
+
+
+def _heartbeat() -> Any:
+    return module(12, 4).HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m", group_instance_id=None)
+
+
+def _leave() -> Any:
+    kio = module(13, 4)
+    member = kio.MemberIdentity(member_id="m", group_instance_id=None)
+    return kio.LeaveGroupRequest(group_id=GROUP, members=(member,))
+
+
+def _delete() -> Any:
+    return module(42, 1).DeleteGroupsRequest(groups_names=(GROUP,))
+
+
+def _delete_offsets() -> Any:
+    kio = module(47, 0)
+    partition = kio.OffsetDeleteRequestPartition(partition_index=0)
+    topic = kio.OffsetDeleteRequestTopic(name="t", partitions=(partition,))
+    return kio.OffsetDeleteRequest(group_id=GROUP, topics=(topic,))
+
+
+def _describe() -> Any:
+    return module(15, 4).DescribeGroupsRequest(groups=(GROUP,), include_authorized_operations=False)
+
+
+def _commit() -> Any:
+    kio = module(8, 8)
+    partition = kio.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=None
+    )
+    return kio.OffsetCommitRequest(
+        group_id=GROUP, generation_id_or_member_epoch=3, member_id="m", group_instance_id=None,
+        topics=(kio.OffsetCommitRequestTopic(name="t", partitions=(partition,)),),
+    )  # fmt: skip
+
+
+@pytest.fixture
+async def broker(settings: Settings) -> AsyncIterator[WholeBroker]:
+    opened = await WholeBroker(settings, 1).start()
+    await opened.create("t", 1)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.parametrize(
+    "request_of", [_heartbeat, _leave, _delete, _delete_offsets, _describe, _commit], ids=lambda one: one.__name__[1:]
+)
+@pytest.mark.parametrize("protocol", ["absent", "consumer"])
+async def test_refused_request_leaves_no_cycle(
+    broker: WholeBroker, store: Store, request_of: Callable[[], Any], protocol: str
+) -> None:
+    client = broker.client("c")
+    if protocol == "consumer":  # with a member, so that the requests of others are refused
+        joining = broker.client("member")
+        joining.group_id = GROUP
+        kio = module(68, 0)
+        await joining.ask(
+            kio.ConsumerGroupHeartbeatRequest(
+                group_id=GROUP, member_id="", member_epoch=0, instance_id=None, rack_id=None,
+                rebalance_timeout=timedelta(seconds=60), subscribed_topic_names=("t",), server_assignor=None,
+                topic_partitions=(),
+            )
+        )  # fmt: skip
+    await client.ask(request_of())  # what is kept once
+    gc.collect()
+    gc.disable()
+    try:
+        before = _held()
+        for _ in range(3):
+            await client.ask(request_of())
+        async with asyncio.timeout(30):  # the last callbacks end behind the answer
+            while _held() > before:
+                await asyncio.sleep(0.05)
+    finally:
+        gc.enable()
+
+
+def _held() -> int:
+    return sum(isinstance(one, GroupKeys) and one.group_id == GROUP for one in gc.get_objects())
