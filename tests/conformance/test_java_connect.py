@@ -22,7 +22,7 @@ from bench.jars import PeerUnavailable, connect_jars
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 
 TOPIC = "lines"
-DEADLINE_S = 120
+DEADLINE_S = 300
 FILE = "org.apache.kafka.connect.file.FileStream"
 STORES = ("configs", "offsets", "status")
 
