@@ -63,6 +63,9 @@ _GROUPS_CACHED_MAX: Final = 1_000
 _MEMBERS_CACHED_MAX: Final = 20_000
 """Members of all cached groups together."""
 
+_BYTES_OF_SIZE: Final = 100
+"""Of stored members: reading them takes as long as a decision on one topic."""
+
 OnDecided = Callable[[Decided], None]
 """Called once with the answer of a heartbeat, or with its error."""
 
@@ -190,7 +193,8 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
                 continue
             if stored.is_other_type(before):
                 raise OtherGroupType("the group's members use another protocol")
-            return stored.load_group(before, records, targets)
+            sizes = (len(text) // _BYTES_OF_SIZE for texts in (records, targets) for text in texts.values())
+            return await computed(sizes, partial(stored.load_group, before, records, targets))
         raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
     async def _write(
@@ -213,9 +217,12 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             record=lambda member_id: stored.dump_member(group.members[member_id], session_timeout_ms),
             target=lambda member_id: stored.dump_target(group.targets[member_id]),
             session_timeout_ms=own_timeout_ms,
+            partitions=lambda member_id: len(group.members[member_id].assigned) + len(group.targets.get(member_id, ())),
             min_interval_ms=group.assignment_interval_ms,
         )
-        key_names, args = update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
+        key_names, args = await update_call(
+            self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form
+        )
         if base.was_classic:
             key_names += group_script_keys(keys)[1:8]
         return await self._run_script(UPDATE_EPOCH_GROUP, key_names, args)

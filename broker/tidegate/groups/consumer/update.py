@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
 from tidegate.groups.consumer.membership import Expired
 from tidegate.groups.consumer.model import EpochGroup
+from tidegate.groups.decision_queue import computed
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
@@ -29,7 +31,7 @@ class StoredForm:
     """How the groups of a type are stored.
 
     `configs` are the values that the decision assumed, as the script compares them; `min_interval_ms` must have passed
-    since the last target if the decision has a new one.
+    since the last target if the decision has a new one. `partitions` counts those in a member's record and target.
     """
 
     type: str
@@ -38,10 +40,11 @@ class StoredForm:
     record: Callable[[str], str]
     target: Callable[[str], str]
     session_timeout_ms: Callable[[str], int]
+    partitions: Callable[[str], int]
     min_interval_ms: int = 0
 
 
-def update_call(
+async def update_call(
     store: Store,
     keys: GroupKeys,
     broker: str,
@@ -63,7 +66,8 @@ def update_call(
     args += [0 if group.target_epoch == base.target_epoch else form.min_interval_ms, form.type]
     args.append(int(any(group.members[member_id].is_away for member_id in group.dirty)))
     args.append(-1 if base.was_classic else len(base.members))
-    for one in _lists(group, expired, form):
+    sizes = (1 + form.partitions(member_id) // 10 for member_id in group.dirty | group.dirty_targets)
+    for one in await computed(sizes, partial(_lists, group, expired, form)):
         args += [len(one), *one]
     extend_sessions_after_outage(store, keys, consumers=True)
     return key_names, args

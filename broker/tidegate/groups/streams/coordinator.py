@@ -159,8 +159,9 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
             record=lambda member_id: stored.dump_member(group, group.members[member_id], session_timeout_ms),
             target=lambda member_id: stored.dump_target(group, group.targets[member_id]),
             session_timeout_ms=lambda member_id: session_timeout_ms,
+            partitions=lambda member_id: len(group.members[member_id].assigned),
         )
-        call = update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
+        call = await update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
         return await self._run_script(UPDATE_EPOCH_GROUP, *call)
 
     # -- the cache
