@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from tests.support.logs import TOPIC, FakeTopicConfig, append, append_later, batch, batches_of, broker, given_log, read
+from tests.support.whole_broker import WholeBroker
 from tidegate.cluster.broker_lease import BrokerLease
+from tidegate.groups.reset_plan import Choice, plan
+from tidegate.http.stored_offsets import StoredOffsets
 from tidegate.log.retention import apply_retention
 from tidegate.log.upkeep import Retention
 from tidegate.settings import Settings
@@ -91,3 +94,18 @@ async def test_append_own_clock_ahead_stamps_redis_time(store: Store, settings: 
             await append_later(log, batch(), acks_all=True)
         (stored,) = batches_of(await read(log, 0))
         assert abs(stored.max_timestamp - now_ms) < 3_600_000
+
+
+async def test_reset_by_duration_own_clock_ahead_counts_from_redis_time(store: Store, settings: Settings) -> None:
+    broker = await WholeBroker(settings, 1).start()
+    try:
+        await broker.create("t", 1)
+        client = broker.client("c")
+        await client.produce("t", 3)
+        with own_clock_ahead(AHEAD_S):
+            await lease_taken(broker.context.store)
+            source, choice = StoredOffsets(broker.context, "default"), Choice(by_duration="PT1H")
+            (move,) = await plan(source, "g", choice, ["t"], False, str)
+        assert move.after == 0
+    finally:
+        await broker.close()

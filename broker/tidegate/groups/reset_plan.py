@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -40,6 +39,9 @@ class OffsetSource(Protocol):
 
     async def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         """Offsets at a timestamp, ms, EARLIEST or LATEST; -1 without a record at or after it."""
+
+    def now_ms(self) -> int:
+        """The time from which a duration is counted back: Redis's where the source knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +200,13 @@ async def _targets(
         return ends
     if choice.to_current:
         return {place: committed.get(place, ends[place]) for place in places}
-    found = await source.offsets_at(dict.fromkeys(places, _timestamp(choice, field_name)))
+    found = await source.offsets_at(dict.fromkeys(places, _timestamp(choice, field_name, source.now_ms())))
     return {place: offset if offset >= 0 else ends[place] for place, offset in found.items()}
 
 
-def _timestamp(choice: Choice, field_name: FieldName) -> int:
+def _timestamp(choice: Choice, field_name: FieldName, now_ms: int) -> int:
     """Ms since 1970, clamped to 0, because ListOffsets gives negative timestamps a special meaning."""
     if choice.to_datetime is not None:
         return max(parse_datetime(choice.to_datetime, field_name("to_datetime")), 0)
     assert choice.by_duration is not None
-    return max(
-        int((time.time() - parse_duration(choice.by_duration, field_name("by_duration")).total_seconds()) * 1000), 0
-    )
+    return max(now_ms - int(parse_duration(choice.by_duration, field_name("by_duration")).total_seconds() * 1000), 0)

@@ -48,6 +48,10 @@ class StoredOffsets:
             offsets += await asyncio.gather(*(self._offset_at(place, wanted[place]) for place in some))
         return dict(zip(places, offsets, strict=True))
 
+    def now_ms(self) -> int:
+        """Redis's time."""
+        return self.context.store.clock.now_ms()
+
     async def _offset_at(self, place: TopicPartition, timestamp: int) -> int:
         topic = await self.context.catalog.find(self.org, place[0])
         if topic is None or place[1] >= topic.partition_count:

@@ -143,6 +143,9 @@ class _KafkaOffsets:
         self.topics = await self.kafka.topics()
         return {name: topic.leaders for name, topic in self.topics.items()}
 
+    def now_ms(self) -> int:
+        return int(time.time() * 1000)
+
     async def offsets_at(self, wanted: Mapping[Place, int]) -> Mapping[Place, int]:
         return await self.kafka.offsets_at(wanted, self.topics)
 
