@@ -41,7 +41,9 @@ KEYS_OF_CONSUMER_GROUPS: Final = (
     "groups", "deadlines", "events", "group", "instances", "offsets", "consumers", "targets", "consumer-sessions",
 )  # fmt: skip
 """What a KIP-848 group with a member has."""
-LOSES_RECORDS: Final = frozenset({"log"})
+KEYS_OF_RECORD_TOPICS: Final = ("records", "meta", "producers", "readers", "writers", "owners")
+"""What a partition of format record has."""
+LOSES_RECORDS: Final = frozenset({"log", "records"})
 """Keys with which the records acknowledged before are lost."""
 _numbers = count(1)
 
@@ -54,6 +56,7 @@ class Traffic:
     name: str
     protocol: str = "classic"
     """The group's: classic, or consumer (KIP-848)."""
+    topic_format: str = "batch"
     acked: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     observed: set[str] = field(default_factory=set)
@@ -62,7 +65,8 @@ class Traffic:
     def __enter__(self) -> Traffic:
         common = {"bootstrap.servers": self.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 1_000}
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
-        topic = NewTopic(self.name, 1, 1, config={"retention.ms": "86400000"})
+        config = {"retention.ms": "86400000", "tidegate.format": self.topic_format}
+        topic = NewTopic(self.name, 1, 1, config=config)
         admin.create_topics([topic], operation_timeout=30)[self.name].result(60)
         self.producer = Producer(common | {"enable.idempotence": True, "message.timeout.ms": 5_000, "linger.ms": 0})
         self._configuration = common | {
@@ -286,11 +290,17 @@ def test_key_lost_of_a_consumer_group_is_noticed_and_healed(cluster: Cluster, na
     lose_key(cluster, name, how, "consumer")
 
 
-def lose_key(cluster: Cluster, name: str, how: str, protocol: str) -> None:
-    """Damage the traffic's keys of a kind, and see it heal."""
+@pytest.mark.parametrize("how", [DELETED, pytest.param(WRONG_TYPE, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", KEYS_OF_RECORD_TOPICS)
+def test_key_lost_of_a_record_topic_is_noticed_and_healed(cluster: Cluster, name: str, how: str) -> None:
+    assert lose_key(cluster, name, how, "classic", "record")
+
+
+def lose_key(cluster: Cluster, name: str, how: str, protocol: str, topic_format: str = "batch") -> int:
+    """Damage the traffic's keys of a kind, and see it heal; how many keys there were."""
     kind = next(one for one in KINDS if one.name == name)
     client = redis.Redis.from_url(cluster.redis_url)
-    with Traffic(cluster, f"lost{next(_numbers)}", protocol) as traffic:
+    with Traffic(cluster, f"lost{next(_numbers)}", protocol, topic_format) as traffic:
         assert traffic.until(traffic.is_alive())
         time.sleep(1.2)  # what is written about once a second is there
         traffic.producer.flush(HEALED_S)
@@ -322,3 +332,4 @@ def lose_key(cluster: Cluster, name: str, how: str, protocol: str) -> None:
         found = traffic.readable()
         expected = set(traffic.acked) - (before if name in LOSES_RECORDS else set())
         assert {one: found.get(one) for one in expected} == {one: traffic.acked[one] for one in expected}
+        return len(damaged)
