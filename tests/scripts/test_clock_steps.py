@@ -87,6 +87,24 @@ async def sweep_consumers(consumers: ConsumerWorld) -> None:
     await consumers.brokers[0].expiry.deadlines.poll(consumers.keys.shard_keys.shard, marks=True)
 
 
+async def test_consumers_sweep_after_a_gap_members_have_a_whole_session(consumers: ConsumerWorld) -> None:
+    """Redis's clock stepped forward, or every broker was away."""
+    a, b = await consumers.joined(consumers.peer("a", "t4"), consumers.peer("b", "t4"))
+    await sweep_consumers(consumers)
+    await consumers.clock.advance(3_600_000)
+    await sweep_consumers(consumers)
+
+    for _ in range(40):
+        await consumers.advance(1_000)
+        await sweep_consumers(consumers)
+    assert {*(await consumers.group()).members} == {a.member_id, b.member_id}
+
+    for _ in range(10):
+        await consumers.advance(1_000, [a])
+        await sweep_consumers(consumers)
+    assert {*(await consumers.group()).members} == {a.member_id}
+
+
 async def test_consumers_clock_stepped_back_silent_member_is_removed_in_time(consumers: ConsumerWorld) -> None:
     a, _ = await consumers.joined(consumers.peer("a", "t4"), consumers.peer("b", "t4"))
     await sweep_consumers(consumers)

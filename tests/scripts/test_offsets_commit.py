@@ -13,6 +13,7 @@ from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
 from tests.support.clock import SteppedClock
+from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 from tidegate.groups.commits import Commit, commit_arguments
 from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
@@ -382,6 +383,24 @@ async def test_commit_lease_ended_refused(clock: SteppedClock, clock_store: Stor
     assert committed is not None and committed["offset"] == 1
     lease_ends_ms = clock.now_ms + 1
     assert await commit(3) == NONE
+
+
+async def test_commit_of_consumer_group_member_lease_ended_refused(consumers: ConsumerWorld) -> None:
+    (member,) = await consumers.joined(consumers.peer("a", "t1"))
+    commits, lease_ends_ms = consumers.broker.consumers.commits, consumers.clock.now_ms + 10_000
+    commits.lease_ends_ms = lambda: lease_ends_ms
+
+    async def commit(offset: int) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        commits.commit(consumers.keys, Commit(member.epoch, member.member_id, None, entries), True, answer.set_result)
+        return await asyncio.wait_for(answer, 30)
+
+    assert await commit(1) == NONE
+    lease_ends_ms = consumers.clock.now_ms
+    assert await commit(2) == NOT_AVAILABLE
+    committed = await stored(consumers.store, consumers.keys)
+    assert committed is not None and committed["offset"] == 1
 
 
 @pytest.mark.parametrize("late_ms", [501, 8_000])
