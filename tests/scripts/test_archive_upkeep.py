@@ -377,6 +377,18 @@ def test_verbs_work_over_all_topics(archive: Archive) -> None:
     assert (archive.batches(), archive.batches(1)) == (batches, batches)
 
 
+def test_gc_own_clock_ahead_leaves_the_file_of_a_compaction_under_way(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbs, real = Verbs(archive, gc_grace=86_400).upkeep, time.time
+    archive.publish(batches_from(0, [3]))
+    archive.writer().write(iter([raw_rows(batches_from(0, [3]))]))
+    monkeypatch.setattr(time, "time", lambda: real() + 8 * 86_400)
+
+    assert verbs.gc()["files_removed"] == 0
+    assert archive.files() == 2
+
+
 def test_gc_below_the_log_start_only_when_asked(archive: Archive) -> None:
     verbs = Verbs(archive, gc_grace=0).upkeep
     for batch in batches_from(0, [3] * 4):

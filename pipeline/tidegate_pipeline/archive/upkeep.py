@@ -94,8 +94,11 @@ class Upkeep:
         forgotten = 0
         if below_log_start and not dry_run:
             forgotten = sum(len(index.raise_start(1 << 53)) for _, index in self._archived([]))
+        # a clock ahead would take the new file of a compaction under way
+        seconds, microseconds = self.client.time()
+        now_s = min(time.time(), seconds + microseconds / 1e6)
         reported = collect(
-            self.archive, self.client, self.prefix, self.org, known, time.time() - self.gc_grace_s,
+            self.archive, self.client, self.prefix, self.org, known, now_s - self.gc_grace_s,
             deleted_topics=deleted_topics, dry_run=dry_run,
         )  # fmt: skip
         return {"segments_forgotten": forgotten, **asdict(reported)}
