@@ -27,6 +27,8 @@ class MemoryShares:
 
     requests: int
     """Requests that are received or unanswered; also the largest request."""
+    decoded: int
+    """Large requests that are handled, as objects."""
     opened_batch: int
     """Records of one compressed batch while it is checked."""
     tail_cache: int
@@ -42,7 +44,8 @@ class MemoryShares:
         """The shares of a limit in bytes."""
         rest = max(limit, LIMIT_BYTES_MIN) - PROCESS_BYTES
         return cls(
-            requests=rest // 4,
+            requests=rest * 3 // 16,
+            decoded=rest // 16,
             opened_batch=rest // 4,
             tail_cache=rest // 4,
             archive_cache=rest // 16,

@@ -1,17 +1,30 @@
-"""A broker that has 512 MiB, under all hostile requests one after the other: alive at the end, and serving."""
+"""A broker that has 512 MiB, under all hostile requests one after the other and many at once: alive at the end."""
 
 from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench.cluster import BrokerProcess, Cluster
-from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS, ask, make_topics, memory_mib, neighbour_of
+from tests.chaos.test_hostile_requests import (
+    MOST_TAKEN,
+    ROWS,
+    answer_of,
+    ask,
+    connect,
+    make_topics,
+    memory_mib,
+    neighbour_of,
+)
 
 LIMIT_BYTES = 512 << 20
+AT_ONCE = 24
 
 
 @pytest.fixture
@@ -41,4 +54,26 @@ def test_memory_limit_of_512_mib_survives_hostile_requests(broker: BrokerProcess
     assert broker.process is not None and broker.process.poll() is None
     assert neighbour.answers
     assert memory_mib(broker, "VmHWM") < LIMIT_BYTES >> 20
+    assert "MemoryError" not in broker.log_path.read_text()
+
+
+def answered(broker: BrokerProcess, request: bytes) -> bytes:
+    """The answer of a request, however long others are before it."""
+    with closing(connect(broker)) as sock:
+        sock.settimeout(None)
+        sock.sendall(request)
+        return answer_of(sock)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["most list offsets", "most offset fetch"])
+def test_memory_limit_of_512_mib_survives_large_requests_at_once(broker: BrokerProcess, name: str) -> None:
+    """Each takes 30 MiB while it is handled."""
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    with ThreadPoolExecutor(AT_ONCE) as clients:
+        answers = list(clients.map(partial(answered, broker), [MOST_TAKEN[name]()] * AT_ONCE))
+    print(f"| {name} x {AT_ONCE} | {memory_mib(broker, 'VmHWM')} MiB at most |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert all(answers)
     assert "MemoryError" not in broker.log_path.read_text()

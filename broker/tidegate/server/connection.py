@@ -129,7 +129,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
         self.out = []
         for pending in pipeline:
             held += pending.held
-            pending.held = 0
+            pending.held, pending.data = 0, b""
             if pending.task is not None and pending.route.waits:
                 pending.task.cancel()
         self.server.request_bytes.release(held)

@@ -14,6 +14,7 @@ from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.primitives import DecodeError
+from tidegate.server.limits import Admission
 from tidegate.server.pending_request import PendingRequest
 
 logger = structlog.get_logger()
@@ -63,7 +64,17 @@ def _run_inline(pending: PendingRequest, request: Any, handler: Callable[..., An
 
 
 async def _run_large(pending: PendingRequest) -> None:
-    """Decode in a thread; meanwhile later requests of the connection wait."""
+    """Handle a large request once it is admitted, until it is answered or waits; later requests wait meanwhile."""
+    admission = await pending.connection.server.large_requests.admit(pending.end - pending.start)
+    try:
+        if not pending.client_is_gone:
+            await _handle_large(pending, admission)
+    finally:
+        admission.end()
+
+
+async def _handle_large(pending: PendingRequest, admission: Admission) -> None:
+    """Decode in a thread, and handle."""
     route, data = pending.route, pending.data
     pending.data = b""
     try:
@@ -72,6 +83,8 @@ async def _run_large(pending: PendingRequest) -> None:
         pending.close(f"malformed {route.name} v{route.version}: {error}")
         return
     del data
+    if route.waits:
+        admission.end()
     if not route.inline:
         await _run_task(pending, request, large=True)
     elif not pending.client_is_gone:

@@ -1,7 +1,8 @@
-"""Limits shared by all connections: their number, and the bytes of unanswered requests."""
+"""Limits shared by all connections: the bytes of unanswered requests, and of those that are decoded."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 from collections import deque
@@ -26,6 +27,9 @@ EXHAUSTED_S: Final = 5.0
 """After this time without capacity for another large request the broker reports itself as not ready."""
 JOINED_BYTES_MAX: Final = 128 * 1024
 """Replies of one tick up to this many bytes are joined; larger ones are passed to `writelines`."""
+DECODED_FACTOR: Final = 20
+"""Bytes that a large request takes while it is handled, for each byte of its frame: its elements, and those of its
+answer, are objects."""
 LOGGED_ID_MAX: Final = 100
 """Characters of a client id that are logged."""
 
@@ -118,3 +122,59 @@ class RequestBytes:
             waiting, self._waiting = self._waiting, deque()
             for wake in waiting:
                 wake()
+
+
+class Admission:
+    """Of one large request."""
+
+    __slots__ = ("_requests", "_size")
+
+    def __init__(self, requests: LargeRequests, size: int) -> None:
+        self._requests, self._size = requests, size
+
+    def end(self) -> None:
+        """Let others be admitted. May be called again."""
+        size, self._size = self._size, 0
+        if size:
+            self._requests.leave(size)
+
+
+class LargeRequests:
+    """Large requests that are decoded and not yet answered: one, or more that together have `bytes_max` bytes."""
+
+    __slots__ = ("_bytes_max", "_waiting", "held")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self.held = 0
+
+    async def admit(self, size: int) -> Admission:
+        """Wait until a request of `size` bytes may be handled; in order of arrival."""
+        if not self._waiting and self._fits(size):
+            self.held += size
+            return Admission(self, size)
+        admitted = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, admitted))
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if not admitted.cancelled():
+                self.leave(size)
+            raise
+        return Admission(self, size)
+
+    def leave(self, size: int) -> None:
+        """A request of `size` bytes is handled."""
+        self.held -= size
+        self._admit_waiting()
+
+    def _admit_waiting(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size, admitted = self._waiting.popleft()
+            if not admitted.cancelled():
+                self.held += size
+                admitted.set_result(None)
+
+    def _fits(self, size: int) -> bool:
+        return not self.held or self.held + size <= self._bytes_max

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.protocol.primitives import Buffer
-from tidegate.server.limits import RequestBytes
+from tidegate.server.limits import LargeRequests, RequestBytes
 from tidegate.server.routes import Route
 from tidegate.telemetry.metrics import metrics
 
@@ -43,6 +43,7 @@ class SharedByConnections(Protocol):
     context: BrokerContext
     draining: asyncio.Event
     request_bytes: RequestBytes
+    large_requests: LargeRequests
 
 
 class Pipeline(Protocol):
