@@ -17,6 +17,9 @@ from tidegate.records.record import read_records
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
+COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+CLEANED_AT_ONCE = COMPACTED | {"delete.retention.ms": "0"}
+
 
 def log_of(brokers: Brokers, number: int) -> PartitionLog:
     context = brokers.all[number].context
@@ -47,7 +50,7 @@ async def test_log_138_compaction_keeps_committed_values_and_markers(
     store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
 ) -> None:
     async with brokers_of(settings, 2) as brokers:
-        await brokers.create("t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
+        await brokers.create("t", 1, **COMPACTED)
         producer = await brokers.producer().init()
         for number, (is_commit, pairs) in enumerate(
             [
@@ -98,9 +101,8 @@ async def test_compaction_drops_markers_without_records(
 
     An abort marker goes one compaction later: first every broker forgets the transaction.
     """
-    configs = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     async with brokers_of(settings, 2) as brokers:
-        await brokers.create("t", 1, **configs)
+        await brokers.create("t", 1, **COMPACTED)
         producer, log = await brokers.producer().init(), log_of(brokers, 0)
 
         async def transaction(number: int, *, is_commit: bool = True) -> None:
@@ -149,9 +151,7 @@ async def test_read_by_a_state_of_an_earlier_log_version_names_no_transaction_wi
 ) -> None:
     """A reader that found no abort marker would drop what its producer committed later."""
     async with brokers_of(settings, 2) as brokers:
-        await brokers.create(
-            "t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
-        )
+        await brokers.create("t", 1, **CLEANED_AT_ONCE)
         producer, log, late = await brokers.producer().init(), log_of(brokers, 0), log_of(brokers, 1)
         for number, is_commit in enumerate([True, False, True, True, True, True]):
             values.append((b"%d" % number, b""))
@@ -177,9 +177,7 @@ async def test_compaction_keeps_aborted_transactions_that_an_archive_may_contain
     store: Store, settings: Settings, values: list[tuple[bytes, bytes]]
 ) -> None:
     async with brokers_of(settings, 1) as brokers:
-        await brokers.create(
-            "t", 1, **{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "delete.retention.ms": "0"}
-        )
+        await brokers.create("t", 1, **CLEANED_AT_ONCE)
         producer, log = await brokers.producer().init(), log_of(brokers, 0)
         await store.command("HSET", log.keys.archive, "start", 0, "end", 2)
         for number, is_commit in enumerate([False, True, True, True]):
