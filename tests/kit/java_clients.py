@@ -69,7 +69,7 @@ class JavaClients:
 async def _stop(clients: JavaClients, client: JavaReader | JavaWriter, within_s: float) -> None:
     clients.send(f"close {client.name}")
     if not await asyncio.to_thread(client.stopped.wait, within_s):
-        client.session.fatal.append(f"{client.name}: not at its end {within_s:.0f} s after it was told so")
+        client.session.fatal.append(f"{client.name}: not at its end {within_s:.0f} s after `close`")
 
 
 class JavaWriter(Writer):

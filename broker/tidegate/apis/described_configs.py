@@ -26,7 +26,7 @@ _NO_TAGS: Final = b"\0"
 
 
 class DescribedConfigs:
-    """One answer; `request` says what is told of each config."""
+    """One answer; `request` says what is reported of each config."""
 
     def __init__(self, version: int, request: Any) -> None:
         self._request = request

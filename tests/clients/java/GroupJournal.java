@@ -195,7 +195,7 @@ public final class GroupJournal {
     /** Numbered values into the partitions in turn; idempotent with five requests in flight, as producers are by default. */
     static final class Writer extends Member {
         private static final int IN_FLIGHT_MAX = 400;
-        private final Semaphore room = new Semaphore(IN_FLIGHT_MAX);
+        private final Semaphore permits = new Semaphore(IN_FLIGHT_MAX);
 
         Writer(String[] words) {
             super(words);
@@ -213,12 +213,12 @@ public final class GroupJournal {
                      new KafkaProducer<>(config, new StringSerializer(), new StringSerializer())) {
                 for (int number = 0; !leaving; number++) {
                     Thread.sleep(10);
-                    room.acquire();
+                    permits.acquire();
                     int partition = number % partitions;
                     String value = name + ":" + partition + ":" + number / partitions;
                     long began = System.nanoTime();
                     producer.send(new ProducerRecord<>(topic, partition, null, value), (stored, error) -> {
-                        room.release();
+                        permits.release();
                         note("sent", ",\"began\":" + began + ",\"partition\":" + partition + ",\"value\":\"" + value
                             + "\",\"offset\":" + (error == null ? stored.offset() : -1) + ",\"error\":"
                             + (error == null ? "null" : "\"" + error.getClass().getSimpleName() + "\""));
