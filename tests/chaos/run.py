@@ -7,6 +7,7 @@ where `--keep` says, and `tests.kit.checker` reads them again.
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import signal
@@ -18,11 +19,14 @@ from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.clients import newest_java_program
 from bench.jars import PeerUnavailable
 from tests.chaos.runs import TOPOLOGIES, Plan, Report, run_plan
+
+ENDS_AFTER_S: Final = 540.0
+"""Beside the seconds of faults: the time that a run may take until its process prints where it stands, and ends."""
 
 
 def main() -> int:
@@ -53,7 +57,10 @@ def _java() -> tuple[str, ...]:
 
 
 def run_alone(plan: Plan, keep: Path | None) -> Report:
-    """A run in a process of its own, with all that it started: librdkafka may abort it (its issue 4792, at close)."""
+    """A run in a process of its own, with all that it started.
+
+    librdkafka may abort it at close (its issue 4792), or not return from there: no test can end that thread.
+    """
     context = get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_run_and_send, args=(plan, keep, sending))
@@ -73,6 +80,7 @@ def run_alone(plan: Plan, keep: Path | None) -> Report:
 
 def _run_and_send(plan: Plan, keep: Path | None, sending: Connection) -> None:
     os.setsid()
+    faulthandler.dump_traceback_later(plan.seconds + ENDS_AFTER_S, exit=True)
     try:
         report = run_plan(plan, keep)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported

@@ -147,19 +147,21 @@ class Run:
         ]
         if self._java is not None:
             writers.append(JavaWriter(self.session, "w-java", self._java))
+        over = asyncio.Event()
         for writer in writers:
             writer.start()
-        for group in self.groups:
-            for _ in range(MEMBERS):
-                self._join(group)
-        await self._warm_up()
-        over = asyncio.Event()
-        changing = asyncio.create_task(self._change_members(over))
         try:
-            await self.faults.rage(self.plan.seconds)
+            for group in self.groups:
+                for _ in range(MEMBERS):
+                    self._join(group)
+            await self._warm_up()
+            changing = asyncio.create_task(self._change_members(over))
+            try:
+                await self.faults.rage(self.plan.seconds)
+            finally:
+                over.set()
+                await changing
         finally:
-            over.set()
-            await changing
             await asyncio.gather(*(writer.stop() for writer in writers))
             await self._catch_up()
             await asyncio.gather(*(member.stop() for members in self.members.values() for member in members))
@@ -168,9 +170,12 @@ class Run:
 
     async def _warm_up(self) -> None:
         """Until every group has committed something: what comes after is not about how groups begin."""
-        async with asyncio.timeout(WARM_UP_S):
-            while {one.group for one in self.history.operations[:] if isinstance(one, Commit)} != set(self.groups):
-                await asyncio.sleep(0.1)
+        deadline, waiting = time.monotonic() + WARM_UP_S, set(self.groups)
+        while waiting:
+            if self.session.fatal or time.monotonic() > deadline:
+                raise RuntimeError(f"these groups have not committed before the first fault: {sorted(waiting)}")
+            await asyncio.sleep(0.1)
+            waiting -= {one.group for one in self.history.operations[:] if isinstance(one, Commit)}
 
     def _join(self, group: str) -> None:
         self._joined += 1
