@@ -1,6 +1,6 @@
 """Kafka's error codes as exceptions, one class a code.
 
-The domain raises them, `server/dispatch.py` and the handlers' loops turn them into codes. Codes and
+The domain raises them, `server/pending_request.py` and the handlers' loops turn them into codes. Codes and
 names are those of Kafka's `Errors.java`.
 """
 

@@ -11,7 +11,7 @@ from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
 from tidegate.protocol import codec
-from tidegate.server.dispatch import code_of
+from tidegate.server.pending_request import code_of
 
 
 async def ask(context: BrokerContext, request: Any, client: Client | None = None, client_id: str = "test") -> Any:
@@ -38,6 +38,7 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
         run_alone=lambda: None,
         mute=lambda seconds: None,
         draining=asyncio.Event(),
+        answer_later=lambda work, request: context.tasks.start(work),
     )
     frame = wire.encode_request(request, 1, None)
     body = frame[4 + 10 + (request.__header_schema__.__version__ == 2) :]

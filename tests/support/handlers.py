@@ -120,8 +120,9 @@ class Broker:
         def reply(body: Any) -> None:
             replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
 
+        context = next(self._steps)
         call = Call(
-            context=next(self._steps),
+            context=context,
             client=Client(1, "127.0.0.1", 50_000),
             api_key=api_key,
             version=version,
@@ -133,6 +134,7 @@ class Broker:
             run_alone=lambda: None,
             mute=lambda seconds: None,
             draining=asyncio.Event(),
+            answer_later=lambda work, request: context.tasks.start(work),
         )
         if api.inline:
             api.handler(call, decoded)

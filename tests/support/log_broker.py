@@ -75,6 +75,7 @@ class Connection:
             context=self.broker.context, client=self.client, api_key=api_key, version=version, correlation_id=1,
             client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
             run_alone=self._run_alone, draining=self.broker.draining, mute=self.muted_s.append,
+            answer_later=lambda work, request: self.broker.context.tasks.start(work),
         )  # fmt: skip
         api = registry.load_all()[api_key]
         if api.raw:

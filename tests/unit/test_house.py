@@ -236,6 +236,30 @@ def test_every_api_that_changes_something_is_confirmed() -> None:
     assert unconfirmed == set().union(*CONFIRMED_OTHERWISE.values())
 
 
+ANSWER_BY_THEMSELVES: Final = {
+    "committed_offsets.py": {"_acknowledge", "_commit_held", "_confirm"},
+    "consumer_groups.py": {"_answer_owner"},
+    "fetch.py": {"answer_message_sets"},
+    "fetch_reading.py": {"run"},
+    "fetched_offsets.py": {"_or_refuse"},
+    "group_creation.py": {"ask"},
+    "mirroring.py": {"quietly"},
+    "produce.py": {"_find_topic", "_open_beside", "_start_in_slices"},
+}
+"""Coroutines of handlers that turn each failure into an answer, or need none: Produce is answered at its time-out."""
+
+
+def test_tasks_of_handlers_answer_whatever_fails() -> None:
+    """Else its connection waits for ever, and all requests behind it: `Call.answer_later` is for the others."""
+    started = {
+        path.name: found
+        for path in (REPOSITORY / "broker/tidegate/apis").glob("*.py")
+        if (found := set(re.findall(r"tasks\.start\((?:\w+\.)*(\w+)\(", path.read_text())))
+    }
+
+    assert started == ANSWER_BY_THEMSELVES
+
+
 @pytest.mark.parametrize("key", sorted(registry.load_all()))
 def test_handler_is_annotated_with_the_newest_request(key: int) -> None:
     """`Any` is for requests whose fields differ between versions: `protocol/shapes.py`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
@@ -244,6 +244,9 @@ class Call:
     """Set when this broker drains; long polls then answer early."""
     mute: Callable[[float], None]
     """Take no more requests from the connection for so many seconds; the reply names them as its throttle time."""
+    answer_later: Callable[[Coroutine[Any, Any, None], Any], object]
+    """Run the rest of an inline handler in a task. What it raises is answered as what the handler raises; the second
+    argument is the request."""
 
     @property
     def org(self) -> str:

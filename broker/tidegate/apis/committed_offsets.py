@@ -64,7 +64,7 @@ class _PartCall(Call):
 
 def _commit_large(call: Call, request: Any) -> None:
     """Store a commit of many partitions, part by part."""
-    call.context.tasks.start(_commit_in_parts(call, request))
+    call.answer_later(_commit_in_parts(call, request), request)
 
 
 async def _commit_in_parts(call: Call, request: Any) -> None:
@@ -275,9 +275,13 @@ async def _confirm(call: Call, request: Any, topics: Judged, results: Results) -
 
 async def _acknowledge(call: Call, request: Any, topics: Judged, results: Results) -> None:
     """Acknowledge the commit in Redis groups of format record, where its script could not, then reply."""
-    if call.context.catalog.record_topics and call.store.is_sharded:
-        await acknowledge(call, request.group_id, topics, results)
-    _stored(call, request, topics, results)
+    try:
+        if call.context.catalog.record_topics and call.store.is_sharded:
+            await acknowledge(call, request.group_id, topics, results)
+        _stored(call, request, topics, results)
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        code = code_of(error, ErrorCode.coordinator_not_available)
+        _reply_commit(call, [(label, [(index, own or code) for index, own in codes]) for label, codes in results])
 
 
 def _stored(call: Call, request: Any, topics: Judged, results: Results) -> None:

@@ -25,7 +25,7 @@ from tidegate.cluster import features
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
-from tidegate.protocol import codec, error_responses, group_writers, log_writers
+from tidegate.protocol import error_responses, group_writers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.group_writers import Coordinator
@@ -136,42 +136,35 @@ def metadata(call: Call, request: MetadataRequest, question: Question | None = N
     if question is None:
         question = Question.of(call, request)
     if question.wanted is not None and len(question.wanted) > SLICE:
-        call.context.tasks.start(_metadata_after_refresh(call, request, question, None))
+        call.answer_later(_metadata_after_refresh(call, question, None), request)
         return
     encoded = answers.encoded_of(call.context.catalog)
     body = encoded.get(call, question)
     if body is None:
         unknown = question.unknown(call.context.catalog)
         if unknown or answers.is_large(call, question):
-            call.context.tasks.start(_metadata_after_refresh(call, request, question, unknown))
+            call.answer_later(_metadata_after_refresh(call, question, unknown), request)
             return
         body = answers.answer(call, question, RefreshedTopics())
         encoded.put(call, question, body)
     call.reply(body)
 
 
-async def _metadata_after_refresh(
-    call: Call, request: MetadataRequest, question: Question, unknown: list[answers.Wanted] | None
-) -> None:
+async def _metadata_after_refresh(call: Call, question: Question, unknown: list[answers.Wanted] | None) -> None:
     """Refresh the `unknown` topics from the store (None: compute them first), then answer; large answers in slices."""
-    try:
-        held = unknown is not None and not unknown
-        if unknown is None:
-            catalog = call.context.catalog
-            unknown = [one async for one in in_slices(question.wanted or ()) if question.is_unknown(catalog, one)]
-        refreshed = await answers.refresh(call, question, unknown) if unknown else RefreshedTopics()
-        if answers.is_large(call, question):
-            encoded = answers.encoded_of(call.context.catalog)
-            state = encoded.state_of(call)
-            body = await answers.answer_in_slices(call, question, refreshed)
-            if held and state == encoded.state_of(call):
-                encoded.put(call, question, body)
-        else:
-            body = answers.answer(call, question, refreshed)
-    except Exception:
-        logger.exception("request_failed", api="metadata", version=call.version)
-        failed = error_responses.metadata(request, ErrorCode.unknown_server_error)
-        body = codec.encode(ApiKey.METADATA, call.version, failed)
+    held = unknown is not None and not unknown
+    if unknown is None:
+        catalog = call.context.catalog
+        unknown = [one async for one in in_slices(question.wanted or ()) if question.is_unknown(catalog, one)]
+    refreshed = await answers.refresh(call, question, unknown) if unknown else RefreshedTopics()
+    if answers.is_large(call, question):
+        encoded = answers.encoded_of(call.context.catalog)
+        state = encoded.state_of(call)
+        body = await answers.answer_in_slices(call, question, refreshed)
+        if held and state == encoded.state_of(call):
+            encoded.put(call, question, body)
+    else:
+        body = answers.answer(call, question, refreshed)
     call.reply(body)
 
 

@@ -42,6 +42,16 @@ def are_markers(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
 
 async def answer_message_sets(call: Call, reported: Sequence[Wanted], max_bytes: int) -> None:
     """Convert what was read, and reply. `max_bytes` limits the response from v3 on."""
+    try:
+        body = await _message_sets(call, reported, max_bytes)
+    except Exception:
+        logger.exception("fetch_failed")
+        call.close(f"Fetch v{call.version} failed")
+    else:
+        call.reply(body)
+
+
+async def _message_sets(call: Call, reported: Sequence[Wanted], max_bytes: int) -> bytes:
     topics: dict[str | bytes, list[FetchedPartition]] = {}
     left = max_bytes
     for wanted in reported:
@@ -56,7 +66,7 @@ async def answer_message_sets(call: Call, reported: Sequence[Wanted], max_bytes:
         for wanted in reported
         if wanted.log is not None and wanted.result is not None and wanted.result.size
     )
-    call.reply(old_responses.fetch(call.version, list(topics.items())))
+    return old_responses.fetch(call.version, list(topics.items()))
 
 
 async def _partition(call: Call, wanted: Wanted, left: int, *, whole_first: bool) -> FetchedPartition:

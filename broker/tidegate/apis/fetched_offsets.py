@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 
 def _fetch_large(call: Call, request: Any) -> None:
     """Read many partitions, part by part."""
-    call.context.tasks.start(_fetch_in_parts(call, request))
+    call.answer_later(_fetch_in_parts(call, request), request)
 
 
 async def _fetch_in_parts(call: Call, request: Any) -> None:
@@ -88,7 +89,7 @@ def offset_fetch(call: Call, request: Any) -> None:
     version = call.version
     unknown = reply.unknown() if version > NAMES_UNTIL or not version else []
     if unknown:
-        call.context.tasks.start(reply.ask_after_refresh(unknown))
+        call.answer_later(reply.ask_after_refresh(unknown), request)
     else:
         reply.ask()
 
@@ -154,16 +155,22 @@ class _FetchReply:
             if group.member_id is None:
                 self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
             else:
-                self._call.context.tasks.start(self._ask_as_member(place, keys, group, fields))
+                self._later(place, self._ask_as_member(place, keys, group, fields))
 
     async def _ask_as_member(self, place: int, keys: GroupKeys, group: Any, fields: list[str] | None) -> None:
         """Check the member's epoch if the group is one of KIP-848, then read."""
+        await check_fetching_member(self._call.store, keys, group.member_id, group.member_epoch)
+        self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
+
+    def _later(self, place: int, work: Coroutine[Any, Any, None]) -> None:
+        """Run the rest of the answer for one group in a task."""
+        self._call.context.tasks.start(self._or_refuse(place, work))
+
+    async def _or_refuse(self, place: int, work: Coroutine[Any, Any, None]) -> None:
         try:
-            await check_fetching_member(self._call.store, keys, group.member_id, group.member_epoch)
+            await work
         except Exception as error:  # noqa: BLE001 - the request must be answered
             self._refused(place, error)
-        else:
-            self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a requested topic; None for an unknown id."""
@@ -186,11 +193,11 @@ class _FetchReply:
             if self._stable:
                 self._mark_unstable(place, answer, unstable.metadata.split(" "))
         if self._call.context.catalog.record_topics and self._wanted[place].topics is not None:
-            self._call.context.tasks.start(self._with_programs(place, answer))
+            self._later(place, self._with_programs(place, answer))
             return
         other = self._of_other_topics(answer)
         if other:
-            self._call.context.tasks.start(self._after_refresh(place, answer, other))
+            self._later(place, self._after_refresh(place, answer, other))
         else:
             self._found(place, answer)
 
@@ -204,14 +211,10 @@ class _FetchReply:
 
     async def _with_programs(self, place: int, found: dict[str, Committed]) -> None:
         """Add the positions of Redis groups of this name that programs have created on topics of format record."""
-        try:
-            named = [(self._name(topic), topic.partition_indexes) for topic in self._wanted[place].topics]
-            missing = [(name, index) for name, indexes in named if name is not None for index in indexes]
-            missing = [one for one in missing if offset_field(*one) not in found]
-            found = found | await program_offsets(self._call, self._wanted[place].group_id, missing)
-        except Exception as error:  # noqa: BLE001 - the request must be answered
-            self._refused(place, error)
-            return
+        named = [(self._name(topic), topic.partition_indexes) for topic in self._wanted[place].topics]
+        missing = [(name, index) for name, indexes in named if name is not None for index in indexes]
+        missing = [one for one in missing if offset_field(*one) not in found]
+        found = found | await program_offsets(self._call, self._wanted[place].group_id, missing)
         other = self._of_other_topics(found)
         if other:
             await self._after_refresh(place, found, other)
@@ -232,12 +235,9 @@ class _FetchReply:
 
     async def _after_refresh(self, place: int, found: dict[str, Committed], other: set[str]) -> None:
         """Refresh the cache: only then is a commit with another topic id known to belong to a deleted topic."""
-        try:
-            await refresh_again(self._call, {split_field(name)[0] for name in other})
-            gone = self._of_other_topics(found)
-            self._found(place, {name: one for name, one in found.items() if name not in gone})
-        except Exception as error:  # noqa: BLE001 - the request must be answered
-            self._refused(place, error)
+        await refresh_again(self._call, {split_field(name)[0] for name in other})
+        gone = self._of_other_topics(found)
+        self._found(place, {name: one for name, one in found.items() if name not in gone})
 
     def _found(self, place: int, found: dict[str, Committed]) -> None:
         wanted = self._wanted[place]

@@ -12,7 +12,6 @@ from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_sessions import (
     acknowledge,
-    code_of,
     follow_connection,
     lock_duration,
     member_of,
@@ -46,19 +45,14 @@ def share_acknowledge(call: Call, request: ShareAcknowledgeRequest) -> None:
     else:
         session = sessions.proceed(keys, member_id, epoch, call.client.connection_id)
         follow_connection(call)
-    call.context.tasks.start(_acknowledge(call, request, session))
+    call.answer_later(_acknowledge(call, request, session), request)
 
 
 async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: ShareSession) -> None:
-    try:
-        results = await acknowledge(call, session, named(request), request.is_renew_ack)
-        if request.share_session_epoch == FINAL_EPOCH:
-            await call.context.shares.close_session(session)
-        response = _response(results, lock_duration(session))
-    except Exception as error:
-        if not isinstance(error, KafkaError):
-            logger.exception("request_failed", api="share_acknowledge", version=call.version)
-        response = error_responses.share_records(request, code_of(error))
+    results = await acknowledge(call, session, named(request), request.is_renew_ack)
+    if request.share_session_epoch == FINAL_EPOCH:
+        await call.context.shares.close_session(session)
+    response = _response(results, lock_duration(session))
     call.reply(codec.encode(ApiKey.SHARE_ACKNOWLEDGE, call.version, response))
 
 

@@ -22,7 +22,6 @@ from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
 from tidegate.apis.share_sessions import (
     acknowledge,
-    code_of,
     follow_connection,
     lock_duration,
     member_of,
@@ -30,7 +29,7 @@ from tidegate.apis.share_sessions import (
 )
 from tidegate.errors import InvalidRequest, KafkaError
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
-from tidegate.protocol import codec, error_responses
+from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.share_writers import SharePartitionData
 from tidegate.protocol.share_writers import share_fetch as share_fetch_response
@@ -73,7 +72,7 @@ def share_fetch(call: Call, request: ShareFetchRequest) -> None:
         added = sessions.add(session, (partition for partition, _ in wanted))
         sessions.forget(session, _forgotten(request))
     follow_connection(call)
-    call.context.tasks.start(ShareFetching(call, request, session, added).run())
+    call.answer_later(ShareFetching(call, request, session, added).run(), request)
 
 
 def _check(request: ShareFetchRequest) -> None:
@@ -124,11 +123,6 @@ class ShareFetching:
                     await reading.undo()
                 results = reading.results
             self._reply(results, acknowledged)
-        except Exception as error:
-            if not isinstance(error, KafkaError):
-                logger.exception("request_failed", api="share_fetch", version=call.version)
-            failed = error_responses.share_records(request, code_of(error))
-            call.reply(codec.encode(ApiKey.SHARE_FETCH, call.version, failed))
         finally:
             self._end()
 

@@ -118,13 +118,6 @@ def _storage_error(error: KafkaError) -> KafkaError:
     return KafkaStorageError(error.message) if isinstance(error, StoreUnavailable) else error
 
 
-def code_of(error: Exception) -> ErrorCode:
-    """The code of a request that failed as a whole."""
-    if isinstance(error, StoreUnavailable):
-        return ErrorCode.kafka_storage_error
-    return error.code if isinstance(error, KafkaError) else ErrorCode.unknown_server_error
-
-
 def lock_duration(session: ShareSession) -> int:
     """How long its group's locks last, ms, as far as the session knows."""
     return session.lock_ms or SHARE_RECORD_LOCK_DURATION_MS

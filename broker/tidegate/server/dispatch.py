@@ -1,4 +1,4 @@
-"""Frame -> handler -> reply. The only module that maps exceptions to error codes."""
+"""Frame -> handler -> reply."""
 
 from __future__ import annotations
 
@@ -6,18 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-import structlog
-from kio.schema.errors import ErrorCode
-
-from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
-from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.primitives import DecodeError
 from tidegate.server.limits import Admission
 from tidegate.server.pending_request import PendingRequest
-
-logger = structlog.get_logger()
 
 LARGE_BYTES: Final = 64 * 1024
 """Requests above this many bytes are decoded in a thread: decoding their elements may take many ms."""
@@ -50,7 +43,7 @@ def start(pending: PendingRequest) -> None:
     except DecodeError as error:
         pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(pending, request, error)
+        pending.fail(request, error)
 
 
 def _run_inline(pending: PendingRequest, request: Any, handler: Callable[..., Any]) -> None:
@@ -60,7 +53,7 @@ def _run_inline(pending: PendingRequest, request: Any, handler: Callable[..., An
     except DecodeError as error:
         pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(pending, request, error)
+        pending.fail(request, error)
 
 
 async def _run_large(pending: PendingRequest) -> None:
@@ -92,6 +85,9 @@ async def _handle_large(pending: PendingRequest, admission: Admission) -> None:
         _run_inline(pending, request, route.large)
         if route.exclusive:  # it may wait long, as a small request may
             pending.let_later_start()
+            return
+        while (rest := pending.task) is not None:
+            await asyncio.wait((rest,))
 
 
 async def _run_task(pending: PendingRequest, request: Any, large: bool = False) -> None:
@@ -105,42 +101,8 @@ async def _run_task(pending: PendingRequest, request: Any, large: bool = False) 
         else:
             body = codec.encode(pending.api_key, pending.version, response)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        fail(pending, request, error)
+        pending.fail(request, error)
     else:
         pending.reply(body)
     finally:
         pending.task = None
-
-
-def code_of(away: ErrorCode, error: BaseException) -> ErrorCode:
-    """The error code of a request that failed as a whole; `away` is its API's while Redis is away."""
-    if isinstance(error, StoreUnavailable):
-        return away
-    if isinstance(error, KafkaError):
-        return error.code
-    return ErrorCode.unknown_server_error
-
-
-def fail(pending: PendingRequest, request: Any, error: BaseException) -> None:
-    """Reply with the error response for the exception of a failed handler."""
-    route = pending.route
-    code = code_of(route.away, error)
-    if code is ErrorCode.unknown_server_error:
-        logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
-    if pending.answer is not None:
-        return
-    pending.note_error(code)
-    try:
-        if route.raw:
-            request = codec.decode(route.key, route.version, request)
-        if route.key == ApiKey.PRODUCE and request.acks == 0:
-            pending.close(f"Produce with acks=0 failed: {code.name}")
-            return
-        body = codec.encode(route.key, route.version, route.error(request, code))
-    except DecodeError as malformed:
-        pending.close(f"malformed {route.name} v{route.version}: {malformed}")
-    except Exception:
-        logger.exception("error_response_failed", api=route.name, version=route.version)
-        pending.close(f"{route.name} failed and its error cannot be encoded")
-    else:
-        pending.reply(body)

@@ -1,18 +1,24 @@
-"""One request in its connection's pipeline: the handler's `Call`, and the slot for its reply."""
+"""One request in its connection's pipeline: the handler's `Call`, and the slot for its reply.
+
+The only module that maps exceptions to error codes of whole requests.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Body, BrokerContext, Call, Client
-from tidegate.protocol.primitives import Buffer
+from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.protocol import codec
+from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.primitives import Buffer, DecodeError
 from tidegate.server.limits import LargeRequests, RequestBytes
 from tidegate.server.routes import Route
 from tidegate.telemetry.metrics import metrics
@@ -21,6 +27,15 @@ logger = structlog.get_logger()
 
 COPIED_BYTES_MAX: Final = 16 * 1024
 """Bodies up to this many bytes are joined with their header; larger ones are sent without a copy."""
+
+
+def code_of(away: ErrorCode, error: BaseException) -> ErrorCode:
+    """The error code of a request that failed as a whole; `away` is its API's while Redis is away."""
+    if isinstance(error, StoreUnavailable):
+        return away
+    if isinstance(error, KafkaError):
+        return error.code
+    return ErrorCode.unknown_server_error
 
 
 class Dropped:
@@ -161,6 +176,44 @@ class PendingRequest(Call):
             self.answer = CLOSED
             self.connection.close_after_replies(reason, self)
             self._answered()
+
+    def answer_later(self, work: Coroutine[Any, Any, None], request: Any) -> None:
+        """Run the rest of the handler in a task; what it raises becomes the answer."""
+        self.task = self.context.tasks.start(self._answer_later(work, request))
+
+    async def _answer_later(self, work: Coroutine[Any, Any, None], request: Any) -> None:
+        this = asyncio.current_task()
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
+            self.fail(request, error)
+        finally:
+            if self.task is this:  # else the rest has a rest of its own
+                self.task = None
+
+    def fail(self, request: Any, error: BaseException) -> None:
+        """Reply with the error response for the exception of a failed handler."""
+        route = self.route
+        code = code_of(route.away, error)
+        if code is ErrorCode.unknown_server_error:
+            logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
+        if self.answer is not None:
+            return
+        self.note_error(code)
+        try:
+            if route.raw:
+                request = codec.decode(route.key, route.version, request)
+            if route.key == ApiKey.PRODUCE and request.acks == 0:
+                self.close(f"Produce with acks=0 failed: {code.name}")
+                return
+            body = codec.encode(route.key, route.version, route.error(request, code))
+        except DecodeError as malformed:
+            self.close(f"malformed {route.name} v{route.version}: {malformed}")
+        except Exception:
+            logger.exception("error_response_failed", api=route.name, version=route.version)
+            self.close(f"{route.name} failed and its error cannot be encoded")
+        else:
+            self.reply(body)
 
     def note_error(self, code: ErrorCode) -> None:
         """Count the error code of a request that failed as a whole."""

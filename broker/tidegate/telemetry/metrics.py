@@ -1,9 +1,9 @@
 """The metrics of one broker and their exposition for scrapers.
 
 Recording changes plain integers only; Prometheus objects are created when `/metrics` is scraped. Writers:
-`server/dispatch.py` records requests and errors, `store/store.py` scripts, `server/` connections and bytes; links,
-leases and the rest are sampled at each scrape (`Metrics.sample`). The cluster's metrics are a page of text, created
-once per round by `monitoring/cluster_metrics.py`; a scrape only copies it.
+`server/pending_request.py` records requests and errors, `store/store.py` scripts, `server/` connections and bytes;
+links, leases and the rest are sampled at each scrape (`Metrics.sample`). The cluster's metrics are a page of text,
+created once per round by `monitoring/cluster_metrics.py`; a scrape only copies it.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ class Handlers:
         self.cold_gate = asyncio.Event()
         self.cold_gate.set()
         self.error: Exception | None = None
+        self.rest: Callable[[Call], Coroutine[Any, Any, None]] | None = None
+        """The rest of `heartbeat`, in a task."""
         self.fetch_bytes = self.created_bytes = 0
 
     def table(self) -> dict[int, Api]:
@@ -142,7 +144,10 @@ class Handlers:
 
     def heartbeat(self, call: Call, request: Any) -> None:
         self._note(f"heartbeat {request.group_id}")
-        call.reply(group_writers.heartbeat(call.version, 0))
+        if self.rest is None:
+            call.reply(group_writers.heartbeat(call.version, 0))
+        else:
+            call.answer_later(self.rest(call), request)
 
     async def create_topics(self, call: Call, request: Any) -> Any:
         self._note("create_topics")

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+from kio.schema.errors import ErrorCode
 
 from tests.support.samples import sample
 from tests.support.wire import encode_request, request_type
-from tests.unit.server.fakes import CREATE_TOPICS, JOIN_GROUP, Handlers, another, connected, on_both_loops, until
+from tests.unit.server.fakes import (
+    CREATE_TOPICS,
+    HEARTBEAT,
+    JOIN_GROUP,
+    Handlers,
+    another,
+    connected,
+    on_both_loops,
+    until,
+)
+from tidegate.apis.call import BrokerContext, Call
+from tidegate.protocol import group_writers
+from tidegate.protocol.primitives import uvarint
 from tidegate.server.dispatch import LARGE_BYTES
 from tidegate.server.limits import LargeRequests
+from tidegate.server.listener import Server
+from tidegate.store.tasks import TaskSet
 
 
 async def test_large_requests_are_admitted_in_order_of_arrival() -> None:
@@ -87,6 +104,76 @@ async def test_large_requests_of_several_connections_wait_for_each_other() -> No
         await second.receive_frame()
         assert handlers.started == ["create_topics", "create_topics done"] * 2, "of the one that is gone, nothing"
         assert (server.large_requests.held, server.request_bytes.held) == (0, 0)
+
+
+def large_heartbeat(group_id: str) -> bytes:
+    """A heartbeat with a tag that nobody knows."""
+    frame = encode_request(replace(sample(request_type(HEARTBEAT, 4)), group_id=group_id), 1)
+    body = frame[4:-1] + b"\1\x63" + uvarint(LARGE_BYTES) + bytes(LARGE_BYTES)
+    return len(body).to_bytes(4, "big") + body
+
+
+HEARTBEATS = [large_heartbeat(name) for name in "ab"]
+
+
+UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value.to_bytes(2, "big", signed=True)
+
+
+def with_tasks(server: Server) -> None:
+    """A context that can run tasks."""
+    server.context = cast(BrokerContext, SimpleNamespace(tasks=TaskSet()))
+
+
+@on_both_loops
+async def test_large_request_is_admitted_until_the_rest_of_its_handler_ends() -> None:
+    """The rest may have a rest of its own."""
+    handlers, gates = Handlers(), [asyncio.Event(), asyncio.Event()]
+
+    async def rest(call: Call) -> None:
+        await gates[0].wait()
+        call.answer_later(rest_of_it(call), None)
+
+    async def rest_of_it(call: Call) -> None:
+        await gates[1].wait()
+        handlers.started.append("done")
+        call.reply(group_writers.heartbeat(call.version, 0))
+
+    handlers.rest = rest
+    async with connected(handlers) as (server, first), await another(server) as second:
+        with_tasks(server)
+        server.large_requests = LargeRequests(1)
+        first.writer.write(HEARTBEATS[0])
+        await until(lambda: handlers.started == ["heartbeat a"])
+        second.writer.write(HEARTBEATS[1])
+        await until(lambda: sum(bool(one.pipeline) for one in server.connections) == 2)
+        gates[0].set()
+        await asyncio.sleep(0.05)
+        assert len(handlers.started) == 1
+
+        gates[1].set()
+        await first.receive_frame()
+        await second.receive_frame()
+        assert handlers.started == ["heartbeat a", "done", "heartbeat b", "done"]
+        assert server.large_requests.held == 0
+
+
+@on_both_loops
+async def test_rest_of_a_handler_that_fails_is_answered() -> None:
+    handlers = Handlers()
+
+    async def rest(call: Call) -> None:
+        raise MemoryError
+
+    handlers.rest = rest
+    async with connected(handlers) as (server, client):
+        with_tasks(server)
+        server.large_requests = LargeRequests(1)
+        for frame in (*HEARTBEATS, encode_request(sample(request_type(HEARTBEAT, 4)), 7)):
+            client.writer.write(frame)
+            assert (await client.receive_frame())[9:11] == ErrorCode.unknown_server_error.value.to_bytes(
+                2, "big", signed=True
+            )
+        assert server.large_requests.held == 0
 
 
 @on_both_loops

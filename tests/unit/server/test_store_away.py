@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.registry import load_all
 from tidegate.errors import CoordinatorLoadInProgress, StoreUnavailable
-from tidegate.server.dispatch import code_of
+from tidegate.server.pending_request import code_of
 
 GROUP_APIS = (8, 10, 11, 12, 13, 14, 15, 16, 42, 47)
 OFFSET_FETCH = 9

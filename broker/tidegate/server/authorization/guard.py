@@ -27,7 +27,6 @@ from tidegate.protocol.primitives import DecodeError
 from tidegate.protocol.produce_request import read_produce
 from tidegate.protocol.versions import Fields, is_old
 from tidegate.security.authorizer import Authorizer, Requester
-from tidegate.server import dispatch
 from tidegate.server.authorization.access import Access, Verdict
 from tidegate.server.authorization.filters import FILTERS
 from tidegate.server.authorization.rules import RULES, free
@@ -146,7 +145,7 @@ class Authorization:
         access = self._access(call)
         if access.unresolved(parsed) or access.size(parsed) > SLICE:
             call.run_alone()
-            self._context.tasks.start(self._check_later(api, handler, access, call, request, parsed))
+            call.answer_later(self._check_later(api, handler, access, call, request, parsed), request)
             return
         verdict = self._judged(access, parsed)
         if verdict is None:
@@ -156,11 +155,8 @@ class Authorization:
     async def _check_later(
         self, api: Api, handler: Callable[..., Any], access: Access, call: Any, request: Any, parsed: Any
     ) -> None:
-        try:
-            verdict = await self._verdict(access, parsed)
-            self._run_inline(api, handler, access, call, request, verdict)
-        except Exception as error:  # noqa: BLE001 - every failure becomes an answer
-            dispatch.fail(call, request, error)
+        verdict = await self._verdict(access, parsed)
+        self._run_inline(api, handler, access, call, request, verdict)
 
     async def _verdict(self, access: Access, request: Any) -> Verdict | None:
         """None: all is allowed. Raises KafkaError for a request that is denied as a whole, StoreUnavailable."""
@@ -241,7 +237,7 @@ def _part_of(call: PendingRequest, reply: Callable[[Body | Sequence[Body]], None
     """The call of a request's allowed part: `reply` joins its answer with that of the denied part."""
     return Call(
         call.context, call.client, call.api_key, call.version, call.correlation_id, call.client_id,
-        reply, call.drop, call.close, call.run_alone, call.draining, call.mute,
+        reply, call.drop, call.close, call.run_alone, call.draining, call.mute, call.answer_later,
     )  # fmt: skip
 
 
