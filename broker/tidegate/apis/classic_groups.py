@@ -218,7 +218,9 @@ async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupRespo
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
-    leaving = [Leaving(member.member_id, member.group_instance_id, member.reason or "") for member in request.members]
+    leaving = [
+        Leaving(one.member_id, one.group_instance_id, one.reason or "") async for one in in_slices(request.members)
+    ]
     broker, host = call.context.waits.broker(), f"/{call.client.host}"
     codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
     call.context.heartbeats.snapshots.discard(keys)  # ahead of the message about it

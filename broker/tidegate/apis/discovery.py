@@ -25,6 +25,7 @@ from tidegate.cluster import features
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidRequest, MismatchedEndpointType, UnsupportedEndpointType
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import error_responses, group_writers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
@@ -182,6 +183,8 @@ async def find_coordinator(call: Call, request: FindCoordinatorRequest) -> bytes
         found = [_no_coordinator(key, ErrorCode.invalid_request, message) for key in request.coordinator_keys]
     else:
         found = [_coordinator(call, key) async for key in in_slices(request.coordinator_keys, _KEYS_SLICE)]
+    if len(found) > _KEYS_SLICE:
+        return await ENCODED.run(group_writers.find_coordinator, call.version, found)
     return group_writers.find_coordinator(call.version, found)
 
 

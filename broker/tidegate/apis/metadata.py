@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from kio.schema.metadata.v13.response import (
 )
 
 from tidegate.apis.call import Call
-from tidegate.apis.slices import SLICE, each, in_slices
+from tidegate.apis.slices import SLICE, each, in_slices, pause
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import InvalidTopic, KafkaError, LeaderNotAvailable, StoreUnavailable, TopicAlreadyExists
@@ -169,7 +168,8 @@ def _partitions_asked(call: Call, question: Question) -> int:
 
 
 async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedTopics) -> bytes:
-    """The same as `answer`, but the event loop runs other work after every few hundred partitions."""
+    """The same as `answer`, but the event loop runs other work before, and after every few hundred partitions."""
+    await pause()
     broker_lease, listener = call.context.broker_lease, question.listener
     nameable = broker_lease.nameable(listener)
     catalog = call.context.catalog
@@ -191,7 +191,7 @@ async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedT
             leaders = [leader_of(topic.topic_id, index, nameable).node_id for index in range(first, last)]
             parts.append(writer.partitions(first, leaders, epoch))
             if last - first == SLICE:
-                await asyncio.sleep(0)
+                await pause()
         parts.append(after)
     whole = codec.encode(ApiKey.METADATA, question.version, _whole(call, question, ()))
     before, after = writer.around_topics(whole, count)

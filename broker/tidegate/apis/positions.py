@@ -25,7 +25,7 @@ from kio.static.primitive import i32, i64
 from tidegate.apis.call import Call
 from tidegate.apis.positions_v0 import list_offsets_v0
 from tidegate.apis.registry import api
-from tidegate.apis.slices import SLICE, each, in_slices
+from tidegate.apis.slices import SLICE, each, in_slices, pause
 from tidegate.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
@@ -197,7 +197,7 @@ async def offset_for_leader_epoch(call: Call, request: OffsetForLeaderEpochReque
         for at, name, one in part:
             code, found = ends[name, one.partition]
             answers[at].append(_epoch_end(one, code, found))
-        await asyncio.sleep(0)
+        await pause()
     results = (
         OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions))
         for topic, partitions in zip(request.topics, answers, strict=True)

@@ -8,7 +8,6 @@ producing creates no topic. Source: KafkaApis.handleProduceRequest, UnifiedLog, 
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -22,6 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
+from tidegate.apis.slices import pause
 from tidegate.apis.transactional_produce import in_transaction
 from tidegate.errors import (
     InvalidRecord,
@@ -180,7 +180,7 @@ class Producing:
                 else:
                     self._file_topic(topic, part, place, now_ms)
                 place += len(part)
-                await asyncio.sleep(0)
+                await pause()
                 if self.answered:
                     return  # timed out: later requests may be in progress now, and order would be lost
         self._finished_one()

@@ -1,8 +1,13 @@
-"""Long work of one request on the event loop, in slices with other work between them."""
+"""Long work of requests on the event loop, in slices with other work between them.
+
+However many requests have such work: between two rounds of input and output only one of their slices is run.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
@@ -18,6 +23,49 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
+class _Slices:
+    """The requests whose next slice waits, in order."""
+
+    __slots__ = ("_loop", "_running", "_waiting")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._running = False
+
+    async def pause(self) -> None:
+        loop = self._loop()
+        assert loop is not None
+        next_slice = loop.create_future()
+        self._waiting.append(next_slice)
+        if not self._running:
+            self._running = True
+            loop.call_soon(self._run_one, loop)
+        await next_slice
+
+    def _run_one(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Resume the first request, in the loop's next round."""
+        while self._waiting:
+            next_slice = self._waiting.popleft()
+            if not next_slice.done():
+                next_slice.set_result(None)
+                loop.call_soon(self._run_one, loop)
+                return
+        self._running = False
+
+
+_slices: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Slices] = weakref.WeakKeyDictionary()
+
+
+async def pause() -> None:
+    """End a slice: the event loop runs other work, and one slice of each other request that waits here."""
+    loop = asyncio.get_running_loop()
+    found = _slices.get(loop)
+    if found is None:
+        found = _slices[loop] = _Slices(loop)
+    await found.pause()
+
+
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
     """Each item; the event loop runs other work after every `size` of them."""
     count = 0
@@ -26,7 +74,7 @@ async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
         count += 1
         if count == size:
             count = 0
-            await asyncio.sleep(0)
+            await pause()
 
 
 def parts_of(topics: Iterable[Any], field: str) -> Iterator[Any]:
@@ -74,7 +122,7 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: i
         if len(part) == at_once:
             results += await asyncio.gather(*map(work, part))
             part.clear()
-            await asyncio.sleep(0)
+            await pause()
     if part:
         results += await asyncio.gather(*map(work, part))
     return results

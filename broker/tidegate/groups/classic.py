@@ -221,7 +221,7 @@ async def leave(
     """
     args: list[Arg] = [client_id, client_host]
     for member in leaving:
-        args += [member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX]]
+        args += (member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX])
     extend_sessions_after_outage(store, keys)
     return await store.run(LEAVE_GROUP, group_script_keys(keys), *group_script_args(store, keys, broker), *args)
 
