@@ -18,7 +18,7 @@ import structlog
 from tidegate.apis.call import Call
 from tidegate.apis.fetch_message_sets import are_markers
 from tidegate.apis.fetch_sessions import READ_COMMITTED, ZSTD_FROM, FetchSet, Wanted
-from tidegate.apis.slices import SLICE
+from tidegate.apis.slices import SLICE, run_slice
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import (
     FencedLeaderEpoch,
@@ -140,7 +140,7 @@ class Reading:
         while self._at < len(self._todo):
             if self._at == stop:
                 self._filling, self._filling_later = False, True
-                self._loop.call_soon(self._fill_on)
+                run_slice(self._fill_on)
                 return
             wanted, left = self._todo[self._at], self._max_bytes - self._size - self._reserved
             if self._reserved and left < wanted.bytes_max:

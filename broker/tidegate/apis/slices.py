@@ -24,46 +24,52 @@ R = TypeVar("R")
 
 
 class _Slices:
-    """The requests whose next slice waits, in order."""
+    """The slices that wait for their round, in order."""
 
     __slots__ = ("_loop", "_running", "_waiting")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: deque[Callable[[], None]] = deque()
         self._running = False
 
-    async def pause(self) -> None:
-        loop = self._loop()
-        assert loop is not None
-        next_slice = loop.create_future()
-        self._waiting.append(next_slice)
+    def add(self, run: Callable[[], None]) -> None:
+        self._waiting.append(run)
         if not self._running:
             self._running = True
-            loop.call_soon(self._run_one, loop)
-        await next_slice
+            self._next_round()
 
-    def _run_one(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Resume the first request, in the loop's next round."""
-        while self._waiting:
-            next_slice = self._waiting.popleft()
-            if not next_slice.done():
-                next_slice.set_result(None)
-                loop.call_soon(self._run_one, loop)
-                return
-        self._running = False
+    def _next_round(self) -> None:
+        loop = self._loop()
+        assert loop is not None
+        loop.call_soon(self._run_one)
+
+    def _run_one(self) -> None:
+        run = self._waiting.popleft()
+        if self._waiting:
+            self._next_round()
+        else:
+            self._running = False
+        run()
 
 
 _slices: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Slices] = weakref.WeakKeyDictionary()
 
 
-async def pause() -> None:
-    """End a slice: the event loop runs other work, and one slice of each other request that waits here."""
+def run_slice(run: Callable[[], None]) -> None:
+    """Run a slice once the event loop has run other work, and one slice of each other request that waits here."""
     loop = asyncio.get_running_loop()
     found = _slices.get(loop)
     if found is None:
         found = _slices[loop] = _Slices(loop)
-    await found.pause()
+    found.add(run)
+
+
+async def pause() -> None:
+    """End a slice; returns when `run_slice` would run the next one."""
+    next_slice = asyncio.get_running_loop().create_future()
+    run_slice(lambda: None if next_slice.done() else next_slice.set_result(None))
+    await next_slice
 
 
 async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
