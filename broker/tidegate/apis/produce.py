@@ -156,7 +156,8 @@ class Producing:
             self._outcomes += [None] * len(partitions)
             self._left += len(partitions)
             if topic is None or topic.name in names.INTERNAL:
-                self._call.context.tasks.start(self._find_topic(key, partitions, place))
+                call.run_alone()  # later requests may find the topic in the cache
+                call.context.tasks.start(self._find_topic(key, partitions, place))
             else:
                 self._file_topic(topic, partitions, place, now_ms)
         self._finished_one()
@@ -199,6 +200,8 @@ class Producing:
             topic = found
         except Exception as failure:  # noqa: BLE001 - becomes the partitions' error
             error = error_of(failure, "produce_failed")
+        if self.answered:
+            return  # timed out: nothing was appended, and nothing will be
         if topic is not None:
             self._file_topic(topic, partitions, place, self._call.context.store.clock.now_ms())
             return
