@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -216,6 +217,35 @@ async def test_connections_distinguish_members_with_the_same_client(brokers: lis
 
     assert await pending(store, "others") == {other.member_id: all_offsets}
     assert await pending(store, "orders") == {one.member_id: all_offsets}
+
+
+async def test_connection_closed_while_it_asks_for_the_owner_leaves_the_member_to_the_next_one(
+    brokers: list[WholeBroker], store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await member(brokers[0])
+    asked, answers, command = asyncio.Event(), asyncio.Event(), brokers[0].store.command
+
+    async def command_when_allowed(*args: Any, **options: Any) -> Any:
+        if args[0] == "HGETALL" and args[1].endswith(":owners"):
+            asked.set()
+            await answers.wait()
+        return await command(*args, **options)
+
+    monkeypatch.setattr(brokers[0].store, "command", command_when_allowed)
+    first = asyncio.create_task(read(client, 0))
+    async with asyncio.timeout(60):
+        await asked.wait()
+        client.client.end()
+        answers.set()
+        await first
+
+    await client.produce("r", 1)
+    again = brokers[0].client("app")
+    await read(again, 0)
+
+    assert await pending(store) == {client.member_id: await offsets(store)}
+    groups = brokers[0].context.logs.record_groups
+    assert {number for number, *_ in groups._readers} == set(groups._connections) == {again.client.connection_id}
 
 
 async def test_redis_program_in_a_group_of_its_own(brokers: list[WholeBroker], store: Store) -> None:

@@ -102,8 +102,7 @@ class Connection:
 
     def close(self) -> None:
         """The client goes."""
-        for on_closed in self.client.on_closed:
-            on_closed()
+        self.client.end()
 
 
 @dataclass(slots=True)

@@ -191,8 +191,9 @@ class Client:
     """Delays the reply to the latest request of its kind; the connection ends the delay."""
     repeat: Repeat | None = None
     """Set by an inline handler that has replied; the connection takes it over when the handler returns."""
-    on_closed: list[Callable[[], None]] = field(default_factory=list)
-    """Run once when the connection is closed; parked fetches and watchers cancel here."""
+    closed: bool = False
+    """Whether the connection is closed."""
+    _on_closed: list[Callable[[], None]] = field(default_factory=list, init=False)
 
     def note_software(self, name: str, version: str) -> None:
         """Record the client's software (KIP-511); it may be sent more than once."""
@@ -211,13 +212,21 @@ class Client:
         """Number of requests whose reply is known and delayed: 0 or 1."""
         return 1 if self.delayed is not None and self.delayed.is_delayed else 0
 
+    def when_closed(self, callback: Callable[[], None]) -> None:
+        """Run a function once when the connection is closed, or at once if it is; parked fetches cancel there."""
+        if self.closed:
+            callback()
+        else:
+            self._on_closed.append(callback)
+
     def end(self) -> None:
-        """End the delay of a reply and run `on_closed`, after the connection was closed."""
+        """End the delay of a reply and run the functions of `when_closed`, after the connection was closed."""
+        self.closed = True
         if self.delayed is not None:
             self.delayed.on_closed()
-        for closed in self.on_closed:
+        for callback in self._on_closed:
             try:
-                closed()
+                callback()
             except Exception:
                 logger.exception("on_closed_failed", connection=self.connection_id)
 

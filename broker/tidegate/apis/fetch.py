@@ -52,10 +52,12 @@ def fetch(call: Call, request: Any) -> None:
     context, connection_id = call.context, call.client.connection_id
     if request.replica_id >= 0:
         raise ClusterAuthorizationFailed("brokers of this cluster do not fetch from each other")
+    if call.client.closed:
+        return  # while access was checked
     call.client.fetched = True
     if context.fetch_waits.follow(connection_id):
-        call.client.on_closed.append(lambda: context.fetch_waits.close_connection(connection_id))
-        call.client.on_closed.append(lambda: context.fetch_sessions.close_connection(connection_id))
+        call.client.when_closed(lambda: context.fetch_waits.close_connection(connection_id))
+        call.client.when_closed(lambda: context.fetch_sessions.close_connection(connection_id))
     opened = context.fetch_sessions.open(request, call.version, connection_id, SESSIONS_MAX)
     if opened.fetch_set is None:
         call.reply(log_writers.fetch(call.version, opened.error.value, NO_SESSION, []))

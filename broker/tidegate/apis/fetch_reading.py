@@ -170,7 +170,7 @@ class Reading:
         """The log as this connection reads it: for its group."""
         client, groups = self._call.client, self._call.context.logs.record_groups
         reader = self._call.client_id or "", f"/{client.host}"
-        return groups.reader(log, groups.connection(client.connection_id, reader, client.on_closed))
+        return groups.reader(log, groups.connection(client.connection_id, reader, client.when_closed))
 
     async def _find(self, key: str | bytes) -> None:
         catalog, org = self._call.context.catalog, self._call.client.org

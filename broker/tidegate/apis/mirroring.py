@@ -59,7 +59,7 @@ def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> Non
 def follow(mirror: Mirror, client: Client) -> None:
     """Note that a connection fetches, until it is closed."""
     mirror.connections.add(client.connection_id)
-    client.on_closed.append(partial(mirror.connections.discard, client.connection_id))
+    client.when_closed(partial(mirror.connections.discard, client.connection_id))
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: SyncGroupRequest, synced: Synced) -> None:

@@ -165,8 +165,8 @@ class ShareFetching:
         call = self._call
         waits, connection_id = call.context.fetch_waits, call.client.connection_id
         if waits.follow(connection_id):
-            call.client.on_closed.append(lambda: waits.close_connection(connection_id))
-            call.client.on_closed.append(lambda: call.context.fetch_sessions.close_connection(connection_id))
+            call.client.when_closed(lambda: waits.close_connection(connection_id))
+            call.client.when_closed(lambda: call.context.fetch_sessions.close_connection(connection_id))
         if not waits.park(connection_id, self, call.draining):
             self._is_gone = True
             return False

@@ -52,7 +52,7 @@ def follow_connection(call: Call) -> None:
     sessions, connection_id = call.context.shares.sessions, call.client.connection_id
     if not call.client.has_share_session:
         call.client.has_share_session = True
-        call.client.on_closed.append(lambda: sessions.close_connection(connection_id))
+        call.client.when_closed(lambda: sessions.close_connection(connection_id))
 
 
 def named(request: ShareFetchRequest | ShareAcknowledgeRequest) -> list[tuple[SharePartition, list[Acknowledgement]]]:

@@ -211,3 +211,15 @@ def test_zstd_is_found_among_batches():
     assert not holds_zstd([plain, *place(plain, 7, 0), plain])
     assert holds_zstd([plain, *place(plain, 7, 0), zstd])
     assert holds_zstd([*place(plain, 7, 0), *place(zstd, 8, 0), plain])
+
+
+async def test_fetch_that_starts_after_its_connection_closed_leaves_nothing():
+    broker = FakeBroker(given_logs(0))
+    connection = broker.connect()
+    connection.client.end()
+
+    connection.send(fetch_request([("t", [(0, 0)])], session=(0, 0), max_wait_ms=60_000))
+
+    assert len(broker.context.fetch_sessions) == 0
+    assert broker.context.fetch_waits._parked == {}
+    assert len(broker.context.log_ends) == 0

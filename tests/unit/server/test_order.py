@@ -183,7 +183,7 @@ async def test_order_answer_to_a_closed_connection_is_dropped() -> None:
         gone: list[bool] = []
         client.send(FETCHES)
         await until(lambda: handlers.parked)
-        handlers.parked[0].client.on_closed.append(lambda: gone.append(True))
+        handlers.parked[0].client.when_closed(lambda: gone.append(True))
         await client.close()
         await until(lambda: gone == [True])
         handlers.answer_fetch(handlers.parked[0])

@@ -113,12 +113,14 @@ class RecordGroups:
 
     # -- connections
 
-    def connection(self, number: int, reader: Reader, on_closed: list[Callable[[], None]]) -> RecordConnection:
-        """A client's connection; it is forgotten by a function added to `on_closed`."""
+    def connection(
+        self, number: int, reader: Reader, when_closed: Callable[[Callable[[], None]], None]
+    ) -> RecordConnection:
+        """A client's connection; `when_closed` has it forgotten."""
         found = self._connections.get(number)
         if found is None:
             found = self._connections[number] = RecordConnection(number, reader)
-            on_closed.append(lambda: self._close_connection(number))
+            when_closed(lambda: self._close_connection(number))
         return found
 
     def reader(self, log: RecordLog, connection: RecordConnection) -> RecordReader:
@@ -126,8 +128,13 @@ class RecordGroups:
         key = connection.number, log.topic.topic_hex, log.index
         found = self._readers.get(key)
         if found is None or found._log is not log:
-            found = self._readers[key] = RecordReader(log, self, connection)
+            found = RecordReader(log, self, connection)
+            if self._is_open(connection):
+                self._readers[key] = found
         return found
+
+    def _is_open(self, connection: RecordConnection) -> bool:
+        return self._connections.get(connection.number) is connection
 
     def _close_connection(self, number: int) -> None:
         self._connections.pop(number, None)
@@ -182,6 +189,8 @@ class RecordGroups:
         owners = parse_owners(await self._store.command("HGETALL", log.keys.owners))
         alike = owners.get(connection.reader, [])
         current = [one for one in alike if await self._is_current(log, one)]
+        if not self._is_open(connection):
+            return None  # closed meanwhile: the member reads through its next connection
         mine = [one for one in current if self._bound.get((log.keys.log, one.group_id)) == self._mark(connection, one)]
         if not mine:
             mine = [one for one in current if not self._is_bound(log, one)]
