@@ -364,6 +364,7 @@ async def _complete(brokers: Brokers, transactional_id: str = "T") -> None:
     coordinator = brokers.all[-1].context.transactions
     keys = coordinator.records.keys("default", transactional_id)
     await coordinator.handle_deadline(keys)
+    await coordinator.tasks.wait()
     record = await coordinator.records.read(keys)
     assert record is None or record.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT, State.EMPTY)
 

@@ -38,10 +38,10 @@ async def _state(broker: WholeBroker, transactional_id: str = "T") -> State:
     return found.state
 
 
-async def _sweep_until(broker: WholeBroker, state: State) -> None:
+async def _sweep_until(broker: WholeBroker, state: State, transactional_id: str = "T") -> None:
     sweep = TransactionSweep(broker.store, broker.context.transactions, lambda shard: True)
     async with asyncio.timeout(MARKER_WAIT_S):
-        while await _state(broker) is not state:
+        while await _state(broker, transactional_id) is not state:
             await sweep.sweep()
             await asyncio.sleep(0.02)
 
@@ -123,6 +123,68 @@ async def test_log_83_broker_dies_between_decision_and_markers(
     assert (await producer.try_end(True, version=1))[0] is NONE
 
 
+async def test_completion_unavailable_group_and_partition_withhold_no_other_marker(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Redis Cluster their node is unavailable, and that of another partition is not."""
+    producer = await brokers.producer().init()
+    for index in (0, 1):
+        await producer.write("t", index=index)
+    assert await producer.commit_offset("g", 1) is NONE
+    whole = completion.append_marker
+
+    async def append_last(logs: object, topic: object, index: int, marker: Marker) -> object:
+        if index == 0:
+            raise StoreUnavailable("its node is unavailable")
+        return await whole(logs, topic, index, marker)  # type: ignore[arg-type]
+
+    async def end(*_: object) -> None:
+        raise StoreUnavailable("its node is unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(completion, "append_marker", append_last)
+        patched.setattr(completion.staged_offsets, "end", end)
+        patched.setattr(completion, "PARTITIONS_AT_ONCE", 1)
+        patched.setattr(completion, "_TRIES", 1)
+        assert (await producer.try_end(True))[0] is NONE
+        for broker in brokers.all:
+            await broker.context.transactions.tasks.wait()
+        assert await _state(brokers.all[0]) is State.PREPARE_COMMIT
+        assert (await brokers.fetch("t", index=1, committed=True, end=2)).last_stable_offset == 2
+        assert (await brokers.fetch("t", committed=True)).last_stable_offset == 0
+
+    await _sweep_until(brokers.all[1], State.COMPLETE_COMMIT)
+    assert (await brokers.fetch("t", committed=True, end=2)).last_stable_offset == 2
+    assert await brokers.committed("g", stable=True) == (NONE, 1)
+
+
+async def test_sweep_waits_for_no_marker(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time-out is handled while the markers of another transaction cannot be written."""
+    decided = await brokers.producer("decided").init()
+    await decided.write("t")
+    append, go_on = completion.append_marker, asyncio.Event()
+
+    async def append_later(*args: Any) -> object:
+        await go_on.wait()
+        return await append(*args)
+
+    broker = brokers.all[1]
+    with monkeypatch.context() as patched:
+        patched.setattr(completion.Completion, "complete", _nothing)
+        await decided.end(True)
+    monkeypatch.setattr(completion, "append_marker", append_later)
+    keys = broker.context.transactions.records.keys("default", "decided")
+    await broker.store.command("ZADD", keys.deadlines, 1, keys.ref)
+    open_one = await brokers.producer("open").init(timeout_ms=1)
+    await open_one.add(("t", 1))
+
+    await _sweep_until(broker, State.PREPARE_ABORT, "open")
+    assert await _state(broker, "decided") is State.PREPARE_COMMIT
+    go_on.set()
+    await _sweep_until(broker, State.COMPLETE_ABORT, "open")
+    await _sweep_until(broker, State.COMPLETE_COMMIT, "decided")
+
+
 @pytest.mark.parametrize("version", [1, 5])
 async def test_completion_at_once_by_two_brokers_writes_one_marker(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch, version: int
@@ -141,7 +203,7 @@ async def test_completion_at_once_by_two_brokers_writes_one_marker(
         assert (len(found.markers), found.high_watermark) == (number, 2 * number)
 
 
-async def _nothing(*_: object) -> None:
+async def _nothing(*_: object, **__: object) -> None:
     """A broker that dies before it completes."""
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -21,7 +22,7 @@ from tidegate.log.append import Appended
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.records.control import Marker, MarkerType, build_marker
 from tidegate.store.batching import SingleFlight
-from tidegate.store.calls import result_of
+from tidegate.store.calls import gather_each, result_of
 from tidegate.store.keys import GroupKeys, TransactionKeys
 from tidegate.store.store import Store
 from tidegate.transactions import transitions
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 PARTITIONS_AT_ONCE: Final = 200
-"""Markers of one transaction that are under way at the same time."""
+"""Markers and groups of one transaction that are under way at the same time."""
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.1
 
@@ -82,20 +83,22 @@ class Completion:
         is_commit = one.state is State.PREPARE_COMMIT
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         marker = Marker(one.producer_id, one.epoch, kind, one.ended_ms)
-        confirmed = self._logs.durability.confirmed_if_sharded
         if not is_confirmed:
-            async with confirmed(self._store.node(keys.transaction)):
+            async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
                 pass  # the decision, before what follows it
-        for group in sorted(one.groups):
-            group_keys = self._store.group_keys(keys.org, group)
-            async with confirmed(self._store.node(group_keys.group)):
-                await staged_offsets.end(self._store, group_keys, one.producer_id, one.ended_ms, is_commit)
-            if is_commit and self._catalog.record_topics:
-                await self._acknowledge(group_keys)
-        partitions = sorted(one.partitions)
-        for at in range(0, len(partitions), PARTITIONS_AT_ONCE):
-            part = partitions[at : at + PARTITIONS_AT_ONCE]
-            await asyncio.gather(*(self._mark(keys.org, partition, marker) for partition in part))
+        groups = (
+            self._end_group(self._store.group_keys(keys.org, group), one, is_commit) for group in sorted(one.groups)
+        )
+        partitions = (self._mark(keys.org, partition, marker) for partition in sorted(one.partitions))
+        results = await gather_each(chain(groups, partitions), PARTITIONS_AT_ONCE)
+        for failure in filter(None, results):  # after all: in Redis Cluster those of other nodes do not wait for it
+            raise failure
+
+    async def _end_group(self, keys: GroupKeys, one: Transaction, is_commit: bool) -> None:
+        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.group)):
+            await staged_offsets.end(self._store, keys, one.producer_id, one.ended_ms, is_commit)
+        if is_commit and self._catalog.record_topics:
+            await self._acknowledge(keys)
 
     async def _acknowledge(self, keys: GroupKeys) -> None:
         """Acknowledge a group's offsets in its Redis groups, on topics of format record."""

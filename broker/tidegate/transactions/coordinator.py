@@ -176,7 +176,7 @@ class Coordinator:
     # -- completing
 
     async def handle_deadline(self, keys: TransactionKeys) -> None:
-        """Abort the transaction of an id if its time-out has passed, complete a decided one, forget an unused id."""
+        """Abort an overdue transaction, begin to complete a decided one, forget an id that was not used for long."""
         one = await self.records.read(keys)
         if one is None or one.is_idle:
             if one is None:
@@ -189,7 +189,7 @@ class Coordinator:
                 return  # it is not overdue any more
             logger.info("transaction_timed_out", transaction=keys.ref, producer_id=one.producer_id)
             one = aborted
-        await self.completion.complete(keys, one)
+        self.complete_soon(keys, one)  # its partitions may be unavailable for long; other deadlines do not wait
 
     def complete_soon(self, keys: TransactionKeys, one: Transaction | None = None) -> None:
         """Complete a decided transaction in the background."""
