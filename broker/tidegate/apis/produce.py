@@ -304,14 +304,18 @@ class Producing:
 
     def time_out(self) -> None:
         """Answer at the client's timeout; batches in progress may or may not be appended."""
-        timed_out = RequestTimedOut("not appended within the request's timeout")
-        place = 0
-        for _, partitions in self._request.topics:
-            for index, _ in partitions:
-                if self._outcomes[place] is None:
-                    self._outcomes[place] = _outcome(index, timed_out)
-                place += 1
-        self._answer()
+        try:
+            timed_out = RequestTimedOut("not appended within the request's timeout")
+            place = 0
+            for _, partitions in self._request.topics:
+                for index, _ in partitions:
+                    if self._outcomes[place] is None:
+                        self._outcomes[place] = _outcome(index, timed_out)
+                    place += 1
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail(error)
+        else:
+            self._answer()
 
     def _answer(self) -> None:
         self.answered = True
@@ -329,17 +333,27 @@ class Producing:
                 call.drop()
             return
         topics, place = [], 0
-        for key, partitions in request.topics:
-            topics.append((key, self._outcomes[place : place + len(partitions)]))
-            place += len(partitions)
-        request.topics = []  # releases the frame
-        write = log_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
-        body = write(call.version, topics)  # type: ignore[arg-type]
+        try:
+            for key, partitions in request.topics:
+                topics.append((key, self._outcomes[place : place + len(partitions)]))
+                place += len(partitions)
+            request.topics = []  # releases the frame
+            write = log_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
+            body = write(call.version, topics)  # type: ignore[arg-type]
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail(error)
+            return
         if self._delay_s:
             call.mute(self._delay_s)
             call.reply(with_throttle_time(ApiKey.PRODUCE, call.version, body, math.ceil(self._delay_s * 1000)))
         else:
             call.reply(body)
+
+    def _fail(self, error: Exception) -> None:
+        """Close the connection, for the answer cannot be made: the log or the timeout called, not the handler."""
+        self.answered = True
+        logger.error("produce_failed", exc_info=error)
+        self._call.close(f"Produce v{self._call.version} failed")
 
 
 def _converted(

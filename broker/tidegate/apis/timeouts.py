@@ -6,6 +6,10 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+import structlog
+
+logger = structlog.get_logger()
+
 
 class Waiting(Protocol):
     """A request that is answered at the latest at its timeout."""
@@ -42,7 +46,10 @@ class Timeouts:
         while queue and (queue[0].answered or queue[0].deadline_s <= now_s):
             request = queue.popleft()
             if not request.answered:
-                request.time_out()
+                try:
+                    request.time_out()
+                except Exception:  # the other requests time out, too
+                    logger.exception("time_out_failed")
         if queue:
             loop.call_at(queue[0].deadline_s, self._expire, timeout_ms)
         else:

@@ -12,8 +12,10 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import produce_request
 from tests.unit.apis.fakes import FakeBroker, FakeLog
+from tests.unit.server.fakes import until
 from tidegate.errors import KafkaError, OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
 from tidegate.log.unresolved import LogUnreachable
+from tidegate.protocol import log_writers
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, seal
 from tidegate.records.validation import INLINE_RECORDS_MAX, OPENED_RECORDS_MAX
@@ -186,3 +188,23 @@ async def test_produce_batch_that_readers_cannot_read_is_refused() -> None:
     codes = [code for _, code, _ in answers(response)]
     assert codes == [ErrorCode.corrupt_message, ErrorCode.invalid_record]
     assert log.appended == []
+
+
+@pytest.mark.parametrize("timeout_ms", [20, 60_000])
+async def test_produce_without_an_answer_closes_the_connection(monkeypatch: pytest.MonkeyPatch, timeout_ms: int):
+    """The log or the timeout calls back: there is no handler to answer for."""
+    log = FakeLog()
+    log.held = True
+
+    def fail(version: int, topics: Any) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(log_writers, "produce", fail)
+    asked = FakeBroker([log]).connect().send(produce_request([("t", [(0, build_batch([NOW]))])], timeout_ms=timeout_ms))
+    if timeout_ms == 60_000:
+        await until(lambda: log.waiting)
+        log.release()
+
+    async with asyncio.timeout(30):
+        assert await asked.answer is None
+    assert asked.closed is not None

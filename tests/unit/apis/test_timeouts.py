@@ -14,8 +14,11 @@ class Request:
     ended: list[str]
     answered: bool = False
     deadline_s: float = 0.0
+    failure: Exception | None = None
 
     def time_out(self) -> None:
+        if self.failure is not None:
+            raise self.failure
         self.answered = True
         self.ended.append(self.name)
 
@@ -48,3 +51,17 @@ async def test_negative_timeout_is_none():
     Timeouts().watch(Request("a", ended), -5)
     await asyncio.sleep(0.02)
     assert ended == ["a"]
+
+
+async def test_requests_behind_one_that_fails_time_out():
+    ended: list[str] = []
+    timeouts = Timeouts()
+    timeouts.watch(Request("a", ended, failure=MemoryError()), 20)
+    timeouts.watch(Request("b", ended), 20)
+    async with asyncio.timeout(30):
+        while ended != ["b"]:
+            await asyncio.sleep(0.001)
+        timeouts.watch(Request("c", ended), 20)
+        while ended != ["b", "c"]:
+            await asyncio.sleep(0.001)
+    assert timeouts._queues == {}
