@@ -3,13 +3,14 @@
 
 KEYS[1]  transaction   hash  the record: producer_id, epoch, state, partitions, groups, start_ms, ended_ms, version, ...
 KEYS[2]  transactions  hash  the shard's transactional ids: name -> "<state> <producer id> <start_ms>"
-KEYS[3]  deadlines     zset  name -> when a broker must look at it, ms
+KEYS[3]  deadlines     zset  name -> when a broker must look at it, ms; the marks of sweeps, below 0
 ARGV[1]  name in the shard's keys, <org>/<percent-encoded transactional id>
 ARGV[2]  version that the broker read, "" for none
 ARGV[3]  new version, unique
 ARGV[4]  "begin": the transaction starts now; "decide": its outcome is decided now; "idle": none is open; "" otherwise
 ARGV[5]  the next deadline, ms from now; "" to leave it
-ARGV[6]  1: only if the open transaction's time-out has passed
+ARGV[6]  1: only if the open transaction's time-out has passed, since it began and since sweeps resumed after a gap; one
+         that began ahead of Redis's clock, which stepped back, begins now
 ARGV[7]  and on: field, value, ...; state and producer_id are the first two
 Returns  {NONE, 1 if written, start_ms, update_ms, ended_ms as text}; safe to run twice: the new version is found and the
          same values are returned
@@ -25,9 +26,19 @@ local current, start_ms, update_ms, ended_ms, timeout_ms =
   unpack(redis.call("HMGET", transaction, "version", "start_ms", "update_ms", "ended_ms", "timeout_ms"))
 if current == version then return { ERROR.NONE, 1, start_ms, update_ms, ended_ms } end
 if (current or "") ~= expected then return { ERROR.NONE, 0 } end
-if overdue == "1" and tonumber(start_ms) + tonumber(timeout_ms) > now then
-  redis.call("ZADD", deadlines, string.format("%.0f", tonumber(start_ms) + tonumber(timeout_ms)), name)
-  return { ERROR.NONE, 0 }
+if overdue == "1" then
+  if tonumber(start_ms) > now then
+    start_ms = string.format("%.0f", now)
+    redis.call("HSET", transaction, "start_ms", start_ms)
+    local listed = redis.call("HGET", transactions, name)
+    if listed then redis.call("HSET", transactions, name, (string.gsub(listed, "%d+$", start_ms))) end
+  end
+  local resumed_at = math.min(-tonumber(redis.call("ZSCORE", deadlines, SWEEP.RESUMED) or 0), now)
+  local overdue_at = math.max(tonumber(start_ms), resumed_at) + tonumber(timeout_ms)
+  if overdue_at > now then
+    redis.call("ZADD", deadlines, string.format("%.0f", overdue_at), name)
+    return { ERROR.NONE, 0 }
+  end
 end
 
 update_ms = string.format("%.0f", now)

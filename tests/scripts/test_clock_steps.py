@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.groups import World
+from tests.support.transactions import NONE, Brokers, Producer, brokers_of
 from tidegate.groups import configs
 from tidegate.groups.configs import ASSIGNMENT_INTERVAL
+from tidegate.settings import Settings
+from tidegate.transactions.completion import Completion
+from tidegate.transactions.listing import list_transactions
+from tidegate.transactions.model import State
+from tidegate.transactions.sweep import TransactionSweep
 
 
 async def sweep(world: World) -> None:
@@ -150,3 +162,114 @@ async def test_sweep_after_a_gap_then_clock_stepped_back_silent_member_is_remove
     await pass_time(world, 22_000, "a")
 
     assert len(await world.members()) == 1
+
+
+# -- transactions
+
+
+@dataclass
+class Transactions:
+    """One broker with the topic `t`, its sweep, and a producer with an open transaction; time-outs after 60 s."""
+
+    brokers: Brokers
+    clock: SteppedClock
+    producer: Producer
+    sweeping: TransactionSweep
+
+    async def pass_time(self, ms: int) -> None:
+        """Time goes by while the broker sweeps."""
+        for _ in range(0, ms, 1_000):
+            await self.clock.advance(1_000)
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        """One sweep, and what it began."""
+        await self.sweeping.sweep()
+        await self.brokers.all[0].context.transactions.tasks.wait()
+
+    async def state(self) -> State:
+        """The state of the transactional id."""
+        records = self.brokers.all[0].context.transactions.records
+        one = await records.read(records.keys("default", "T"))
+        assert one is not None
+        return one.state
+
+
+@pytest.fixture
+async def transactions(clock: SteppedClock, settings: Settings) -> AsyncIterator[Transactions]:
+    """An open transaction, and a broker that sweeps."""
+    async with brokers_of(settings, 1) as opened:
+        await opened.create("t")
+        producer = await opened.producer().init()
+        await producer.write("t")
+        context = opened.all[0].context
+        sweeping = TransactionSweep(opened.all[0].store, context.transactions, lambda shard: True)
+        world = Transactions(opened, clock, producer, sweeping)
+        await world.sweep()
+        yield world
+        await sweeping.close()
+
+
+async def test_transactions_clock_stepped_back_decided_one_is_completed_at_once(
+    transactions: Transactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker died before it wrote the markers."""
+    with monkeypatch.context() as patched:
+        patched.setattr(Completion, "complete", _dies)
+        await transactions.producer.end(True)
+    await transactions.clock.advance(-600_000)
+    await transactions.sweep()
+
+    assert await transactions.state() is State.COMPLETE_COMMIT
+    assert (await transactions.brokers.fetch("t", committed=True, end=2)).last_stable_offset == 2
+
+
+async def _dies(*_: object, **__: object) -> None:
+    """A broker that dies before it completes."""
+
+
+async def test_transactions_clock_stepped_back_open_one_times_out(transactions: Transactions) -> None:
+    await transactions.clock.advance(-600_000)
+    await transactions.pass_time(59_000)
+    assert await transactions.state() is State.ONGOING
+    [listed] = await list_transactions(transactions.brokers.all[0].store, "default", range(50))
+    assert (listed.state, listed.start_ms) == ("Ongoing", transactions.clock.now_ms - 58_000)
+
+    await transactions.pass_time(4_000)
+    assert await transactions.state() is State.COMPLETE_ABORT
+
+
+@pytest.mark.parametrize("step_ms", [900_000, 45_000])
+async def test_transactions_sweep_after_a_gap_open_one_has_a_whole_timeout(
+    transactions: Transactions, step_ms: int
+) -> None:
+    """Redis's clock stepped forward, or every broker was away."""
+    await transactions.pass_time(30_000)
+    await transactions.clock.advance(step_ms)
+    await transactions.pass_time(59_000)
+    assert await transactions.state() is State.ONGOING
+    await transactions.producer.write("t")
+
+    await transactions.pass_time(3_000)
+    assert await transactions.state() is State.COMPLETE_ABORT
+
+
+async def test_transactions_sweep_in_time_open_one_times_out(transactions: Transactions) -> None:
+    await transactions.pass_time(54_000)
+    await transactions.clock.advance(5_000)  # as late as a broker that is not preferred
+    assert await transactions.state() is State.ONGOING
+
+    await transactions.pass_time(3_000)
+    assert await transactions.state() is State.COMPLETE_ABORT
+    assert await transactions.producer.add(("t", 0)) != [NONE]
+
+
+async def test_transactions_sweep_after_a_gap_then_clock_stepped_back_open_one_times_out(
+    transactions: Transactions,
+) -> None:
+    await transactions.clock.advance(60_000)
+    await transactions.sweep()
+    await transactions.clock.advance(-3_600_000)
+    await transactions.pass_time(63_000)
+
+    assert await transactions.state() is State.COMPLETE_ABORT

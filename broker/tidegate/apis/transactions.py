@@ -29,7 +29,7 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.store.keys import TransactionKeys
 from tidegate.transactions.errors import OperationNotAttempted, ProducerFenced, TransactionAbortable
-from tidegate.transactions.model import NO_EPOCH, NO_PRODUCER_ID, State, TransactionPartition
+from tidegate.transactions.model import NO_EPOCH, NO_PRODUCER_ID, TIMEOUT_MAX_MS, State, TransactionPartition
 
 if TYPE_CHECKING:
     from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTransaction
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
-TIMEOUT_MAX_MS: Final = 900_000
-"""Kafka's default of `transaction.max.timeout.ms`."""
 FENCED_FROM: Final = 2
 """From this version on EndTxn, AddPartitionsToTxn and AddOffsetsToTxn answer PRODUCER_FENCED."""
 _INIT_FENCED_FROM: Final = 4

@@ -14,6 +14,8 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 EPOCH_MAX: Final = 32_767
 """Only markers have this epoch; producers have at most the one before."""
+TIMEOUT_MAX_MS: Final = 900_000
+"""Kafka's default of `transaction.max.timeout.ms`."""
 
 
 class State(StrEnum):

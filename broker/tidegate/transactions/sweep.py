@@ -3,7 +3,8 @@
 Each shard keeps one deadline for each of its transactional ids, by Redis's clock: the time-out of an open transaction,
 the time by which a decided one should be complete, or the end of an unused id. Brokers poll the shards that have ids;
 another broker than the preferred one asks less often, and takes a deadline only when it is late. A taken deadline comes
-back after a while. While there are no transactional ids, this costs one command a second.
+back after a while. Sweeps leave marks, by which the next one detects that Redis's clock stepped. While there are no
+transactional ids, this costs one command a second.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.transactions.coordinator import Coordinator
+from tidegate.transactions.model import TIMEOUT_MAX_MS
 
 TAKE_DUE_TRANSACTIONS: Final = Script("transactions/take_due_transactions")
 
@@ -33,6 +35,8 @@ LATE_MS: Final = 2_000
 """How overdue it must be before a broker that is not preferred takes it."""
 ALL_SHARDS_EVERY: Final = 5
 """A broker asks the shards that prefer another one at each fifth sweep, so that more brokers cost Redis little more."""
+GAP_MS: Final = 10_000
+"""Without a sweep for so long, open transactions have a whole time-out again: longer than `ALL_SHARDS_EVERY` sweeps."""
 _TAKEN_MAX: Final = 100
 
 
@@ -45,6 +49,7 @@ class TransactionSweep:
         self._prefers = prefers
         self._loops = BackgroundTasks()
         self._sweeps = itertools.count()
+        self._sweeping: dict[int, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
         """Start the sweep."""
@@ -53,6 +58,9 @@ class TransactionSweep:
     async def close(self) -> None:
         """Stop the sweep, and what this broker completes."""
         await self._loops.close()
+        for task in self._sweeping.values():
+            task.cancel()
+        await asyncio.gather(*self._sweeping.values(), return_exceptions=True)
         await self._coordinator.close()
 
     async def sweep(self) -> None:
@@ -61,14 +69,20 @@ class TransactionSweep:
         shards = {int(one) for one in found} | self._coordinator.records.used_shards
         if next(self._sweeps) % ALL_SHARDS_EVERY:
             shards = set(filter(self._prefers, shards))
-        if shards:
-            await asyncio.gather(*(self._sweep_shard(shard) for shard in shards))
+        for shard in shards - self._sweeping.keys():
+            self._sweeping[shard] = asyncio.get_running_loop().create_task(self._sweep_shard(shard))
+        if self._sweeping:  # an unresponsive node does not delay the other shards
+            await asyncio.wait(self._sweeping.values(), timeout=INTERVAL_MS / 1000)
+        for shard in [shard for shard, task in self._sweeping.items() if task.done()]:
+            self._sweeping.pop(shard).result()
 
     async def _sweep_shard(self, shard: int) -> None:
         _, deadlines = TransactionKeys.of_shard(self._store.prefix, shard)
         late_ms = 0 if self._prefers(shard) else LATE_MS
         try:
-            refs = await self._store.run(TAKE_DUE_TRANSACTIONS, [deadlines], late_ms, HOLD_MS, _TAKEN_MAX)
+            refs = await self._store.run(
+                TAKE_DUE_TRANSACTIONS, [deadlines], late_ms, HOLD_MS, _TAKEN_MAX, GAP_MS, TIMEOUT_MAX_MS
+            )
         except StoreUnavailable as error:  # in Redis Cluster other shards may be available
             logger.info("transactions_not_swept", shard=shard, reason=str(error))
             return
