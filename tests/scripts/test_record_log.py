@@ -14,7 +14,8 @@ from tests.support.asking import ask
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
 from tests.support.whole_broker import ClientOf, WholeBroker
-from tidegate.errors import InvalidConfig, OffsetOutOfRange
+from tidegate.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.log.record_format import record_append
 from tidegate.log.record_format.record_append import APPEND_RECORDS
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.record_format.record_retention import apply_retention
@@ -226,6 +227,86 @@ async def test_retention_removes_idle_producers(broker: WholeBroker, store: Stor
 
     assert set(await log.read_producers()) == {1, 3}
     assert (await produce(client, batch_bytes(1, 1, 0, 1))).error_code is NONE
+
+
+# -- failures
+
+
+async def test_batch_that_fails_to_be_decoded_leaves_the_others(
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = record_append._arguments
+
+    def fail_for_one(batch: Batch, bytes_max: int) -> Any:
+        if b"large" in bytes(batch.buffer):
+            raise MemoryError
+        return decoded(batch, bytes_max)
+
+    monkeypatch.setattr(record_append, "_arguments", fail_for_one)
+    sent = [asyncio.ensure_future(produce(broker.client(), batch_bytes(value=one))) for one in (b"1", b"large", b"2")]
+    codes = [(await one).error_code for one in sent]
+
+    assert codes == [NONE, ErrorCode.unknown_server_error, NONE]
+    assert [fields[b"value"] for _, fields in await entries(store)] == [b"1", b"2"]
+
+
+async def test_batch_of_a_log_closed_while_it_is_decoded_is_answered_once(
+    broker: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, decoding, fails = log_of(broker), asyncio.Event(), asyncio.Event()
+    outcomes: list[Any] = []
+
+    async def fail(item: Any) -> None:
+        decoding.set()
+        await fails.wait()
+        raise InvalidRecord
+
+    monkeypatch.setattr(record_append, "_decode", fail)
+    log.append(Batch.parse(memoryview(batch_bytes())), outcomes.append)
+    async with asyncio.timeout(60):
+        await decoding.wait()
+        log._appends.close(UnknownTopicOrPartition())
+        fails.set()
+        while log._appends._task is not None:
+            await asyncio.sleep(0)
+
+    assert [type(one) for one in outcomes] == [UnknownTopicOrPartition]
+
+
+async def test_append_that_fails_leaves_later_ones(
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, failures = log_of(broker), [MemoryError()]
+    run_on = RecordLog.run_on
+
+    async def fail_once(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await run_on(*args)
+
+    monkeypatch.setattr(RecordLog, "run_on", fail_once)
+    sent = [asyncio.ensure_future(produce(broker.client(), batch_bytes())) for _ in range(2)]
+    codes = [(await one).error_code for one in sent]
+    later = await produce(broker.client(), batch_bytes(value=b"later"))
+
+    assert codes == [ErrorCode.unknown_server_error] * 2
+    assert later.error_code is NONE
+    assert log_of(broker) is log
+    assert [fields[b"value"] for _, fields in await entries(store)] == [b"later"]
+
+
+async def test_append_with_a_listener_that_fails_leaves_later_ones(
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: RecordLog) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RecordLog, "appended", fail)
+        assert (await produce(broker.client(), batch_bytes())).error_code is NONE
+
+    assert (await produce(broker.client(), batch_bytes())).error_code is NONE
+    assert len(await entries(store)) == 2
 
 
 # -- limits, refusals

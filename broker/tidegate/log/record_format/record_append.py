@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from tidegate.errors import (
     FencedLeaderEpoch,
     InvalidProducerEpoch,
@@ -42,14 +40,13 @@ from tidegate.records.compression import RecordsTooLarge
 from tidegate.records.entry_fields import fields_of
 from tidegate.records.record import read_records
 from tidegate.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX
+from tidegate.store.calls import error_of
 from tidegate.store.link import Arg
 from tidegate.store.script_lanes import WRITES
 from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
     from tidegate.log.record_format.record_stream import RecordStream
-
-logger = structlog.get_logger()
 
 APPEND_RECORDS: Final = Script("records/append_records")
 
@@ -143,9 +140,11 @@ class RecordAppends:
                 items = await self._take()
                 if items:
                     await self._append(items)
-        except Exception as error:
-            logger.exception("record_append_failed", log=self._log.keys.log)
-            self.close(error if isinstance(error, KafkaError) else KafkaError())
+        except Exception as error:  # noqa: BLE001 - later batches are appended
+            failure = error_of(error, "record_append_failed")
+            queued, self._queue = self._queue, deque()
+            for item in queued:
+                self._give_up(item, failure)
         finally:
             self._task = None
 
@@ -163,9 +162,10 @@ class RecordAppends:
             if item.args is None:
                 try:
                     await _decode(item)
-                except KafkaError as error:
-                    self._drop_first(item)
-                    self._done(item, error)
+                except Exception as error:  # noqa: BLE001 - becomes the batch's error
+                    if self._queue and self._queue[0] is item:  # else closed meanwhile
+                        self._queue.popleft()
+                        self._done(item, error_of(error, "record_append_failed"))
                     continue
                 if not self._queue or self._queue[0] is not item:
                     break  # closed meanwhile
@@ -176,17 +176,14 @@ class RecordAppends:
             items.append(item)
         return items
 
-    def _drop_first(self, item: _Queued) -> None:
-        if self._queue and self._queue[0] is item:
-            self._queue.popleft()
-
     async def _append(self, items: list[_Queued]) -> None:
         stages = items[0].transaction is not None
         try:
             log_start, verdicts = await (self._stage(items) if stages else self._append_now(items))
-        except KafkaError as error:
+        except Exception as error:  # noqa: BLE001 - becomes the batches' error
+            failure = error_of(error, "record_append_failed")
             for item in items:
-                self._give_up(item, error)
+                self._give_up(item, failure)
             return
         self._answer(items, int(log_start), [tuple(map(int, verdict.split(b":"))) for verdict in verdicts])
         if any(item.gap_until_s for item in items):
