@@ -178,6 +178,17 @@ async def test_requests_before_authentication_are_small(listener: Listener) -> N
     assert answer.responses[0].partition_responses[0].error_code is E.topic_authorization_failed
 
 
+async def test_large_frame_before_authentication_is_released(listener: Listener) -> None:
+    """Else some frames of nobody take the memory for the requests of all others, until the broker restarts."""
+    client = await listener.connect()
+    size = UNAUTHENTICATED_BYTES_MAX - 10
+    client.writer.write(struct.pack(">ihhih", size + 10, 9, 1, 1, -1) + bytes(size))
+    assert await is_closed(client)
+    server = listener.app.broker.server
+    assert server is not None
+    assert server.request_bytes.held == 0
+
+
 @pytest.mark.parametrize("sent", [b"", struct.pack(">ih", 100, 17)], ids=["nothing", "half a request"])
 async def test_client_that_does_not_authenticate_is_disconnected(
     listener: Listener, monkeypatch: pytest.MonkeyPatch, sent: bytes

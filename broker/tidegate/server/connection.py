@@ -13,7 +13,7 @@ import random
 from collections import deque
 from functools import partial
 from time import perf_counter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 
@@ -35,6 +35,9 @@ logger = structlog.get_logger()
 
 _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
+
+Frame = tuple[bytes | memoryview, int, int]
+"""A buffer, and where a frame starts and ends in it, without its length prefix."""
 
 
 class Connection(Muting, asyncio.BufferedProtocol):
@@ -143,7 +146,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
         splitter, server, pipeline = self.splitter, self.server, self.pipeline
         in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, self.server.out_bytes_max
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
-        self._reading = True
+        self._reading, frame = True, None
         try:
             while not (self._closing or self._draining):
                 full = len(pipeline) >= in_flight_max or self.unsent >= out_bytes_max
@@ -161,13 +164,23 @@ class Connection(Muting, asyncio.BufferedProtocol):
             self.server.on_tls_handshake(self)
         except FrameError as error:
             self.drop_connection(str(error))
-        except DecodeError as error:
-            self.close_after_replies(f"malformed header: {error}", None)
+        except Exception as error:  # noqa: BLE001 - nothing may leave the connection waiting
+            self._not_taken(frame, error)
         self._reading = False
         if self.out and not self._ended:
             self._flush()
             if self._paused:
                 self.resume()
+
+    def _not_taken(self, frame: Frame | None, error: Exception) -> None:
+        """Close: this frame could not be taken, or the next one not be received."""
+        if isinstance(error, DecodeError):
+            self.refuse_frame(f"malformed header: {error}", *cast(Frame, frame))
+            return
+        logger.error("frame_failed", host=self.client.host, exc_info=error)
+        if frame is not None and not (self.pipeline and self.pipeline[-1].held):
+            self.refuse_frame("a request that could not be started", *frame)
+        self.abort()
 
     def take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """Find the route of one frame, and start or queue its request. Raises DecodeError."""
@@ -283,9 +296,11 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def _start_queued(self) -> None:
         self._starting, queue = True, self.queue
-        while queue and not self._ended and not self.blocked & BLOCKED_ON_WRITE and self._may_start(queue[0]):
-            self._start(queue.popleft())
-        self._starting = False
+        try:
+            while queue and not self._ended and not self.blocked & BLOCKED_ON_WRITE and self._may_start(queue[0]):
+                self._start(queue.popleft())
+        finally:
+            self._starting = False
 
     def flush(self) -> None:
         """Send all replies that became ready in this tick in one write."""
@@ -340,6 +355,12 @@ class Connection(Muting, asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     # -- closing
+
+    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
+        """Release a frame that becomes no request; close after all replies."""
+        if type(data) is memoryview:
+            self.server.request_bytes.release(end - start)
+        self.close_after_replies(reason, None)
 
     def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
         """Parse no more requests; close after the reply to `pending`, or after all replies when it is None."""

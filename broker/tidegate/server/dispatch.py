@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+import structlog
+
 from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.primitives import DecodeError
 from tidegate.server.limits import Admission
 from tidegate.server.pending_request import PendingRequest
+
+logger = structlog.get_logger()
 
 LARGE_BYTES: Final = 64 * 1024
 """Requests above this many bytes are decoded in a thread: decoding their elements may take many ms."""
@@ -32,8 +36,8 @@ def start(pending: PendingRequest) -> None:
         else:
             request = route.decode(pending.data, pending.start, pending.end)
         pending.data = b""
-    except DecodeError as error:
-        pending.close(f"malformed {route.name} v{route.version}: {error}")
+    except Exception as error:  # noqa: BLE001 - every request is answered, or closes
+        _not_decoded(pending, error)
         return
     if not route.inline:
         pending.task = asyncio.get_running_loop().create_task(_run_task(pending, request))
@@ -44,6 +48,16 @@ def start(pending: PendingRequest) -> None:
         pending.close(f"malformed {route.name} v{route.version}: {error}")
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
         pending.fail(request, error)
+
+
+def _not_decoded(pending: PendingRequest, error: Exception) -> None:
+    """Close: there is no request to make an answer for."""
+    route = pending.route
+    if isinstance(error, DecodeError):
+        pending.close(f"malformed {route.name} v{route.version}: {error}")
+    else:
+        logger.error("request_not_decoded", api=route.name, version=route.version, exc_info=error)
+        pending.close(f"{route.name} v{route.version} could not be decoded")
 
 
 def _run_inline(pending: PendingRequest, request: Any, handler: Callable[..., Any]) -> None:
@@ -72,8 +86,8 @@ async def _handle_large(pending: PendingRequest, admission: Admission) -> None:
     pending.data = b""
     try:
         request = await DECODED.run(route.decode, data, pending.start, pending.end)
-    except DecodeError as error:
-        pending.close(f"malformed {route.name} v{route.version}: {error}")
+    except Exception as error:  # noqa: BLE001 - every request is answered, or closes
+        _not_decoded(pending, error)
         return
     del data
     if route.waits:
@@ -100,9 +114,8 @@ async def _run_task(pending: PendingRequest, request: Any, large: bool = False) 
             body = await ENCODED.run(codec.encode, pending.api_key, pending.version, response)
         else:
             body = codec.encode(pending.api_key, pending.version, response)
+        pending.reply(body)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
         pending.fail(request, error)
-    else:
-        pending.reply(body)
     finally:
         pending.task = None

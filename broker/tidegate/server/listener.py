@@ -370,4 +370,8 @@ class Server:
     def _flush_all(self) -> None:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception:  # the others' replies are not its concern
+                logger.exception("replies_not_sent", host=connection.client.host)
+                connection.abort()

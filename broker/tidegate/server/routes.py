@@ -92,8 +92,8 @@ class LoadingConnection(Protocol):
     def resume(self) -> None:
         """Read again, if nothing else prevents it."""
 
-    def close_after_replies(self, reason: str, pending: None) -> None:
-        """Take no more requests; close after the replies."""
+    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
+        """Release a frame that becomes no request; close after the replies."""
 
 
 def find_route(
@@ -105,7 +105,7 @@ def find_route(
         route = routes.find(route_key)
         if route is None:
             reason = "API {} v{} is not served".format(*headers.api_and_version(route_key))
-            connection.close_after_replies(reason, None)
+            connection.refuse_frame(reason, data, start, end)
         return route
 
     def loaded(_: object) -> None:

@@ -57,10 +57,10 @@ class SaslConnection(Connection):
         api_key, _ = headers.api_and_version(headers.FIXED.unpack_from(data, start)[0])
         if self._session.identity is None:
             if api_key not in _BEFORE or (api_key == ApiKey.SASL_AUTHENTICATE and not self._session.mechanism):
-                self.close_after_replies(f"API {api_key} before SASL authentication", None)
+                self.refuse_frame(f"API {api_key} before SASL authentication", data, start, end)
                 return
         elif self._session.expired and api_key not in _AGAIN:
-            self.close_after_replies("the SASL session has expired", None)
+            self.refuse_frame("the SASL session has expired", data, start, end)
             return
         is_exchanging = self._session.is_exchanging
         super().take(data, start, end)

@@ -74,6 +74,9 @@ class StalledConnection(Protocol):
     def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
         """Take no more requests; close after the replies."""
 
+    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
+        """Release a frame that becomes no request; close after the replies."""
+
 
 class StalledServer(Protocol):
     """What the monitor uses of the server."""
@@ -164,9 +167,7 @@ def take_late(connection: StalledConnection, data: bytes | memoryview, start: in
     if route is None or not route.changes_state:
         connection.take(data, start, end)
         return
-    if type(data) is memoryview:
-        server.request_bytes.release(end - start)
-    connection.close_after_replies(f"{route.name} {_WAITED}", None)
+    connection.refuse_frame(f"{route.name} {_WAITED}", data, start, end)
 
 
 def _fileno(connection: StalledConnection) -> int:

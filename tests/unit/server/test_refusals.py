@@ -84,6 +84,66 @@ async def test_log_6_version_that_is_not_served_closes_without_an_answer() -> No
 
 
 @on_both_loops
+async def test_large_frame_that_becomes_no_request_is_released() -> None:
+    """Else the frames of others find no capacity for ever: one that nobody serves, and headers that cannot be read."""
+    filler = bytes(300_000)
+    assert await refused(frame(struct.pack(">hhih", 9999, 0, 1, -1) + filler)) == b""
+    assert await refused(frame(struct.pack(">hhih", 12, 5, 1, -1) + filler)) == b""
+    assert await refused(frame(struct.pack(">hhih", 12, 0, 1, 30_000) + b"\xff" * 300_000)) == b""
+    assert await refused(frame(struct.pack(">hhih", 12, 4, 1, -1) + b"\xff" * 300_000)) == b""
+
+
+@on_both_loops
+async def test_frame_that_cannot_be_started_closes() -> None:
+    """What no check foresees (here: no memory) is not left without an answer."""
+
+    def unable(*_: Any) -> Any:
+        raise MemoryError
+
+    for filler in (0, 300_000):
+        async with connected(Handlers()) as (server, client):
+            server.request_type = unable  # type: ignore[assignment]
+            client.writer.write(frame(struct.pack(">hhih", 12, 0, 1, -1) + bytes(10 + filler)))
+            assert await closed(client) == b""
+            assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_request_that_cannot_be_decoded_for_want_of_memory_closes() -> None:
+    def unable(*_: Any) -> Any:
+        raise MemoryError
+
+    for filler in (0, 300_000):
+        async with connected(Handlers()) as (server, client):
+            await client.ask(HEARTBEAT_REQUEST, timeout_s=30)
+            for route in server.routes.values():
+                route.decode = unable
+            client.writer.write(frame(struct.pack(">hhihb", 12, 4, 1, -1, 0) + bytes(10 + filler)))
+            assert await closed(client) == b""
+            assert (server.request_bytes.held, server.large_requests.held) == (0, 0)
+
+
+@on_both_loops
+async def test_replies_that_cannot_be_sent_keep_those_of_others() -> None:
+    async with connected(Handlers()) as (server, first), await another(server) as second:
+        await first.ask(HEARTBEAT_REQUEST, timeout_s=30)
+        await second.ask(HEARTBEAT_REQUEST, timeout_s=30)
+        broken, other = server.connections
+
+        def unable() -> None:
+            raise MemoryError
+
+        broken.flush = unable  # type: ignore[method-assign]
+        for connection in (broken, other):
+            connection._scheduled = True
+            server.flush_soon(connection)
+        other.out.append(b"\0\0\0\0")
+
+        assert await second.receive_frame() == b""
+        assert await closed(first) == b""
+
+
+@on_both_loops
 async def test_client_id_longer_than_its_frame_closes() -> None:
     assert await refused(frame(struct.pack(">hhih", 12, 0, 1, 500) + b"abc")) == b""
 
