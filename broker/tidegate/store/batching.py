@@ -6,6 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+import structlog
+
+logger = structlog.get_logger()
+
 Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
 
@@ -44,15 +48,18 @@ class Coalescer(Generic[Result]):
         return await future
 
     def finish(self, result: Result) -> None:
-        """End the run and call its callbacks. The next run begins after this tick."""
+        """End the run and call its callbacks, all of them if one raises. The next run begins after this tick."""
         running, self._running = self._running, []
         if self._waiting:
             self._schedule()
         for on_result in running:
-            if self._reply is None:
-                on_result(result)
-            else:
-                self._reply(on_result, result)
+            try:
+                if self._reply is None:
+                    on_result(result)
+                else:
+                    self._reply(on_result, result)
+            except Exception:
+                logger.exception("result_callback_failed")
 
     def _schedule(self) -> None:
         if not self._scheduled and not self._running:

@@ -61,6 +61,21 @@ async def test_coalescer_reply_gets_each_callback() -> None:
     assert replies == [2]
 
 
+async def test_coalescer_callback_that_raises_ends_no_other() -> None:
+    coalescer = Coalescer[int](lambda: None)
+    results: list[int] = []
+
+    def fail(_: int) -> None:
+        raise MemoryError
+
+    for on_result in (results.append, fail, results.append):
+        coalescer.add(on_result)
+    await asyncio.sleep(0)
+    coalescer.finish(1)
+
+    assert results == [1, 1]
+
+
 async def test_single_flight_callers_share_a_call_and_the_next_begins_anew() -> None:
     flight, calls, gate = SingleFlight[str](), [], asyncio.Event()
 
