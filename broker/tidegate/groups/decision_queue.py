@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 
 from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable
+from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure
@@ -123,8 +124,8 @@ class DecisionQueue(Generic[Work, Answer]):
                 answer.__traceback__ = None  # a frame of it has the list of answers: a cycle
             try:
                 on_decided(answer)
-            except Exception:
-                logger.exception("answer_failed", script=self._name)
+            except Exception:  # noqa: BLE001 - logged; the others are answered
+                fail_waiter(on_decided, KafkaError())
 
     async def _run_script(self, script: Script, key_names: Sequence[str], args: Sequence[Arg]) -> list[Any]:
         """Run a script; its reply with its code. Raises StoreUnavailable."""

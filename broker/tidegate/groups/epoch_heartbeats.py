@@ -11,15 +11,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import structlog
+
 from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.consumer.stored import instance_text
 from tidegate.groups.expire_and_retry import FaultyGroups
 from tidegate.groups.heartbeat_snapshots import SESSION_SHARE, GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import SessionRenewals
+from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.outcome import Failure, Faulty
+from tidegate.store.outcome import Failure, Faulty, Unknown
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
@@ -28,6 +31,9 @@ EPOCH_HEARTBEAT = Script("groups/epoch_heartbeat")
 
 _PER_SCRIPT_MAX: Final = 500
 _NONE: Final = 0
+_UNUSABLE: Final = Unknown("the reply could not be used")
+
+logger = structlog.get_logger()
 
 OnReply = Callable[[int | Failure | None], None]
 """Called once with the group's heartbeat interval, ms (0: the broker's setting); None if a decision has to answer."""
@@ -111,13 +117,6 @@ class EpochHeartbeats:
         version, now_s = self._topics_version(), self.snapshots.now_s()
         args: list[Arg] = [version]
         snapshots: list[GroupSnapshot | None] = []
-        for keys, heartbeats in groups:
-            snapshots.append(self.snapshots.begin(keys))
-            key_names += (keys.group, keys.consumers, keys.consumer_sessions, keys.revocations)
-            args.append(len(heartbeats))
-            for member_ref, _ in heartbeats:
-                instance = "" if member_ref.instance_id is None else instance_text(member_ref.instance_id)
-                args += (member_ref.member_id, member_ref.generation, instance)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failure):
@@ -131,10 +130,24 @@ class EpochHeartbeats:
                     usable = self._use(snapshot, interval_ms, timeout_ms, version)
                     self._note(keys, usable, heartbeats, codes, now_s)
                 for (_, on_reply), code in zip(heartbeats, codes, strict=True):
-                    on_reply(interval_ms if code == _NONE else None)
+                    try:
+                        on_reply(interval_ms if code == _NONE else None)
+                    except Exception:  # noqa: BLE001 - logged; the other heartbeats are answered
+                        fail_waiter(on_reply, _UNUSABLE)
                 at += 2 + len(heartbeats)
 
-        self._store.send_script(EPOCH_HEARTBEAT, key_names, args, answered)
+        try:
+            for keys, heartbeats in groups:
+                snapshots.append(self.snapshots.begin(keys))
+                key_names += (keys.group, keys.consumers, keys.consumer_sessions, keys.revocations)
+                args.append(len(heartbeats))
+                for member_ref, _ in heartbeats:
+                    instance = "" if member_ref.instance_id is None else instance_text(member_ref.instance_id)
+                    args += (member_ref.member_id, member_ref.generation, instance)
+            self._store.send_script(EPOCH_HEARTBEAT, key_names, args, answered)
+        except Exception as error:
+            logger.exception("script_not_sent", script=EPOCH_HEARTBEAT.name)
+            self._failed(groups, Unknown(f"the script could not be sent: {error}"))
 
     def _use(self, snapshot: GroupSnapshot, interval_ms: int, timeout_ms: int, version: int) -> GroupSnapshot | None:
         """The snapshot, if what the script returned of its group is what it has; a new one takes that over."""
@@ -177,7 +190,10 @@ class EpochHeartbeats:
             self.snapshots.discard_all()
         for _, heartbeats in groups:
             for _, on_reply in heartbeats:
-                on_reply(failure)
+                try:
+                    on_reply(failure)
+                except Exception:  # noqa: BLE001 - logged; the other heartbeats are answered
+                    fail_waiter(on_reply, failure)
 
 
 def _renewed(_: int | Failure | None) -> None:

@@ -19,7 +19,7 @@ from tidegate.groups.coalesce import Gathered
 from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.outcome import Failure, Faulty
+from tidegate.store.outcome import Failure, Faulty, Unknown
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -129,9 +129,15 @@ class ExpiringCall(Generic[Item]):
         self._write, self._reply, self._faulty, self._tries = write, reply, faulty, tries
 
     def send(self) -> None:
-        """Queue the call for this tick's write."""
-        key_names, args = self._write(self.groups)
-        self._store.send_script(self._script, key_names, args, self._answered)
+        """Queue the call for this tick's write; what cannot be sent is answered with a failure."""
+        try:
+            key_names, args = self._write(self.groups)
+            self._store.send_script(self._script, key_names, args, self._answered)
+        except Exception as error:
+            logger.exception("script_not_sent", script=self._script.name)
+            failure = Unknown(f"the script could not be sent: {error}")
+            for _, items in self.groups:
+                self._answer(items, failure)
 
     def _answered(self, reply: Any) -> None:
         if isinstance(reply, Failure):
@@ -162,11 +168,13 @@ class ExpiringCall(Generic[Item]):
         call.send()
 
     def _answer(self, items: list[Item], answer: Sequence[int] | Failure) -> None:
-        """Pass the answer to one group's items; an exception there does not affect other groups."""
+        """Pass the answer to one group's items; an exception there fails them, and no other group."""
         try:
             self._reply(items, answer)
-        except Exception:
+        except Exception as error:
             logger.exception("answer_failed", script=self._script.name)
+            if not isinstance(answer, Failure):
+                self._answer(items, Unknown(f"the reply could not be used: {error}"))
 
     def _ask_again(self, keys: GroupKeys, items: list[Item]) -> None:
         if self._tries == _TRIES_MAX:

@@ -20,6 +20,7 @@ from tidegate.groups.expiry import expirer
 from tidegate.groups.heartbeat_snapshots import GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
+from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure
@@ -178,7 +179,10 @@ class Heartbeats:
         if isinstance(answer, Failure):
             self._discard(heartbeats.keys)
             for _, on_code in heartbeats:
-                on_code(_UNAVAILABLE)
+                try:
+                    on_code(_UNAVAILABLE)
+                except Exception:  # noqa: BLE001 - logged; the other heartbeats are answered
+                    fail_waiter(on_code, _UNAVAILABLE)
             return
         snapshot = heartbeats.snapshot
         for (member_ref, on_code), code in zip(heartbeats, answer, strict=True):
@@ -186,7 +190,10 @@ class Heartbeats:
                 self.snapshots.refute(heartbeats.keys, member_ref)
             elif snapshot is not None:
                 self.snapshots.confirm(snapshot, member_ref, heartbeats.sent_s)
-            on_code(code)
+            try:
+                on_code(code)
+            except Exception:  # noqa: BLE001 - logged; the other heartbeats are answered
+                fail_waiter(on_code, _UNAVAILABLE)
         if snapshot is not None:
             self.snapshots.end(snapshot)
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+import structlog
+
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.expire_and_retry import (
@@ -18,11 +20,13 @@ from tidegate.groups.waiters import GroupStatus
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.outcome import Failure
+from tidegate.store.outcome import Failure, Unknown
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
 _PER_SCRIPT_MAX: Final = 100
+
+logger = structlog.get_logger()
 
 
 class BatchReply(NamedTuple):
@@ -91,13 +95,16 @@ class RequestBatcher:
                 self._send(keys, requests[first : first + _PER_SCRIPT_MAX])
 
     def _send(self, keys: GroupKeys, requests: Sequence[_Request]) -> None:
-        args = self.script_args(keys, [request.args for request in requests], requests[0].trailing_args)
-
         def answered(reply: Any) -> None:
             self._reply(keys, requests, reply)
 
-        extend_sessions_after_outage(self._store, keys)
-        self._store.send_script(self._script, group_script_keys(keys), args, answered)
+        try:
+            args = self.script_args(keys, [request.args for request in requests], requests[0].trailing_args)
+            extend_sessions_after_outage(self._store, keys)
+            self._store.send_script(self._script, group_script_keys(keys), args, answered)
+        except Exception as error:
+            logger.exception("script_not_sent", script=self._script.name)
+            answered(Unknown(f"the script could not be sent: {error}"))
 
     def script_args(
         self, keys: GroupKeys, requests: Sequence[Sequence[Arg]], trailing_args: Sequence[Arg] = ()

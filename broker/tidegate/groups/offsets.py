@@ -17,6 +17,8 @@ from functools import partial
 from json.encoder import encode_basestring
 from typing import Any, Final
 
+import structlog
+
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.coalesce import Gathered
 from tidegate.groups.commits import (
@@ -40,10 +42,11 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.groups.expiry import expirer
 from tidegate.groups.model import GROUP_EVENTS_MAX
+from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.outcome import Failure, failure_of
+from tidegate.store.outcome import Failure, Unknown, failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -86,6 +89,9 @@ Prove = Callable[[Node, Callable[[bool], None]], None]
 HandOut = Callable[[list[QueuedBatch], Sequence[int] | Failure], None]
 _STORED: Final = 0
 _TRY_AGAIN: Final = CoordinatorNotAvailable.code.value
+_UNUSABLE: Final = Unknown("the stored offsets could not be used")
+
+logger = structlog.get_logger()
 
 
 def offset_field(topic: str, partition: int) -> str:
@@ -223,6 +229,7 @@ class Offsets:
 
     def _flush(self) -> None:
         self._scheduled = False
+        self._reads.clear()
         commits, self._commits = self._commits, {}
         if commits:
             self._ask_version()
@@ -233,7 +240,6 @@ class Offsets:
             shards.setdefault(keys.group if alone else keys.shard_keys.shard, []).append(gathered)
         for groups in shards.values():
             self._send_commits(groups)
-        self._reads.clear()
 
     def _ask_version(self) -> None:
         """Read the catalogue's version ahead of the commits, to verify that their topics existed."""
@@ -280,11 +286,12 @@ class Offsets:
 def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
     """Call each commit's callback with its code."""
     if isinstance(answer, Failure):
-        for _, on_code in queued:
-            on_code(_TRY_AGAIN)
-    else:
-        for (_, on_code), code in zip(queued, answer, strict=True):
+        answer = [_TRY_AGAIN] * len(queued)
+    for (_, on_code), code in zip(queued, answer, strict=True):
+        try:
             on_code(code)
+        except Exception:  # noqa: BLE001 - logged; the other commits are answered
+            fail_waiter(on_code, _TRY_AGAIN)
 
 
 def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
@@ -317,16 +324,26 @@ class _Read:
         failure = None if isinstance(reply, list | dict) else failure_of(reply)
         result = reply if failure is None else failure
         for on_values in self.waiting_for_values:
-            on_values(result)
+            try:
+                on_values(result)
+            except Exception:  # noqa: BLE001 - logged; the other requests are answered
+                fail_waiter(on_values, _UNUSABLE)
         if not self.waiting:
             return
         if failure is None:
-            if self._fields is None:
-                result = {name.decode(): parse_entry(value) for name, value in reply.items()}
-            else:
-                result = parse_values(self._fields, reply)
+            try:
+                if self._fields is None:
+                    result = {name.decode(): parse_entry(value) for name, value in reply.items()}
+                else:
+                    result = parse_values(self._fields, reply)
+            except Exception:
+                logger.exception("offsets_not_readable")
+                result = _UNUSABLE
         for on_fetched in self.waiting:
-            on_fetched(result)
+            try:
+                on_fetched(result)
+            except Exception:  # noqa: BLE001 - logged; the other requests are answered
+                fail_waiter(on_fetched, _UNUSABLE)
 
 
 async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list[tuple[str, int]]]:

@@ -14,6 +14,15 @@ Result = TypeVar("Result")
 Key = TypeVar("Key", bound=Hashable)
 
 
+def fail_waiter(on_result: Callable[[Any], None], failure: object) -> None:
+    """In an `except` clause: log that a callback raised, and call it once more, with a failure: its waiter ends."""
+    logger.exception("result_callback_failed", callback=getattr(on_result, "__qualname__", type(on_result).__name__))
+    try:
+        on_result(failure)
+    except Exception:
+        logger.exception("failure_callback_failed")
+
+
 class Coalescer(Generic[Result]):
     """One run for all callers of an event-loop tick; calls during a run are served by the next run.
 
