@@ -88,7 +88,7 @@ class Waiter:
     def judge(self, status: GroupStatus, record: bytes | None, owner: bytes | None, assignment: bytes | None) -> None:
         """Answer the request if this status decides it."""
         if record is None and status.state == CONVERTED:
-            self._refuse_with(RebalanceInProgress())
+            self.refuse_with(RebalanceInProgress())
         elif record is None:
             self._refuse(owner)
         elif self.round >= 0:
@@ -120,7 +120,8 @@ class Waiter:
         error: KafkaError = FencedInstanceId() if fenced else UnknownMemberId()
         self._fail(JoinRefused(error, self.member_id if fenced else "") if self.round >= 0 else error)
 
-    def _refuse_with(self, error: KafkaError) -> None:
+    def refuse_with(self, error: KafkaError) -> None:
+        """Fail the request with an error that its status does not give."""
         self._fail(JoinRefused(error, self.member_id) if self.round >= 0 else error)
 
     def _reply(self, answer: Opened | Synced | Again) -> None:

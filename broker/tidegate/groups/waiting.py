@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from tidegate.errors import StoreUnavailable
+from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     extend_sessions_after_outage,
@@ -318,7 +318,11 @@ class GroupWaits:
         owners = replies[1] if any(instances) else nobody
         assignments = replies[-1] if syncing else nobody
         for waiter, record, owner, assignment in zip(waiters, records, owners, assignments, strict=True):
-            waiter.judge(status, record, owner, assignment)
+            try:
+                waiter.judge(status, record, owner, assignment)
+            except Exception:
+                logger.exception("waiting_request_failed", group=keys.ref, member=waiter.member_id)
+                waiter.refuse_with(KafkaError("the member's record cannot be read"))
         return True
 
     def _args(self, keys: GroupKeys, *more: Arg) -> list[Arg]:

@@ -14,8 +14,9 @@ from tidegate.groups.commits import Commit
 from tidegate.groups.decision_queue import DecisionQueue
 from tidegate.groups.epoch_heartbeats import EpochHeartbeats
 from tidegate.groups.heartbeats import Heartbeats
-from tidegate.groups.model import MemberRef
+from tidegate.groups.model import JoinRefused, MemberRef
 from tidegate.groups.offsets import Committed, Offsets, entry_json
+from tidegate.groups.waiters import GroupStatus, Waiter
 from tidegate.groups.waiting import GroupWaits
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys, GroupKeys
@@ -33,12 +34,14 @@ class FakeStore:
     def __init__(self) -> None:
         self.full = False
         self.is_sharded = False
+        self.cluster = None
         self.settings = Settings(coordinator_shards=1)
         self.cluster_keys = ClusterKeys("t")
         self.clock = SimpleNamespace(difference_ms=None)
         self.outage = SimpleNamespace(recently_recovered=False)
         self.scripts: list[Callable[[Any], None]] = []
         self.sent: list[tuple[Sequence[Any], Callable[[Any], None]]] = []
+        self.replies: dict[str, Any] = {}
 
     def node(self, key: str) -> Any:
         return SimpleNamespace(control=SimpleNamespace(failover_epoch=1))
@@ -50,6 +53,9 @@ class FakeStore:
 
     def send(self, args: Sequence[Any], on_reply: Callable[[Any], None]) -> None:
         self.sent.append((args, on_reply))
+
+    async def command(self, *args: Any) -> Any:
+        return self.replies[args[1]]
 
     async def wait_up(self, key: str) -> None:
         return None
@@ -203,6 +209,20 @@ async def test_joins_in_a_script_that_cannot_be_built_fail(store: Any) -> None:
     for join in joins:
         with pytest.raises(StoreUnavailable):
             await asyncio.wait_for(join, 10)
+
+
+@pytest.mark.parametrize("record", [b"{", b"{}"])
+async def test_damaged_record_of_one_member_fails_its_request_only(store: Any, record: bytes) -> None:
+    status = GroupStatus("PreparingRebalance", 4, 10, 7, "consumer", "range", "leader", 4, -1)
+    loop = asyncio.get_running_loop()
+    damaged, rejoined = (Waiter(member_id, None, 4, 7, loop.create_future()) for member_id in ("a", "b"))
+    store.replies = {KEYS.members: [record, b'{"join_round":0}'], KEYS.group: b"10"}
+
+    assert await GroupWaits(store, store.settings)._judge(KEYS, status, [damaged, rejoined])
+
+    refusal = damaged.answer.exception()
+    assert isinstance(refusal, JoinRefused) and type(refusal.error) is KafkaError
+    assert rejoined.answer.done()
 
 
 class Decisions(DecisionQueue[str, str]):
