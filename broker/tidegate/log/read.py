@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import structlog
+
 from tidegate.errors import KafkaError, KafkaStorageError, OffsetOutOfRange, StoreUnavailable
 from tidegate.log.archive_reads import ArchivedRead
 from tidegate.log.entries import Buffer, Entry, parse_entries, until_torn
 from tidegate.log.loading import REPLY_BYTES, page_entries
+from tidegate.store.batching import fail_waiter
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Ok, Unknown
 
@@ -30,6 +33,8 @@ _TRIES: Final = 4
 _READ_BYTES_MIN: Final = 1 << 20
 _KEPT_BYTES_MAX: Final = 64 << 10
 _ARCHIVE_ENTRY_BYTES: Final = 65_536.0
+
+logger = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,18 +140,24 @@ class Reads:
             asked.on_done(_slice([], 0, offset, state))
 
     def _with_state(self, asked: _Asked, loaded: LogState | KafkaError) -> None:
-        if isinstance(loaded, KafkaError):
-            asked.on_done(loaded)
-        else:
-            self._go_on(asked)
+        try:
+            if isinstance(loaded, KafkaError):
+                asked.on_done(loaded)
+            else:
+                self._go_on(asked)
+        except Exception:  # noqa: BLE001 - logged
+            fail_waiter(asked.on_done, _failed_read())
 
     def _refresh(self, asked: _Asked) -> None:
         def refreshed(failure: KafkaError | None) -> None:
             asked.refreshed = True
-            if failure is None:
-                self._go_on(asked)
-            else:
-                self._failed(asked, failure)
+            try:
+                if failure is None:
+                    self._go_on(asked)
+                else:
+                    self._failed(asked, failure)
+            except Exception:  # noqa: BLE001 - logged
+                fail_waiter(asked.on_done, _failed_read())
 
         self._refresher.refresh(refreshed)
 
@@ -195,13 +206,13 @@ class Reads:
         if waiting is not None:
             waiting.append(asked)
             return
-        waiting = self._fetching[asked.offset] = [asked]
         count = page_entries(self._archive_entry_bytes, max(_READ_BYTES_MIN, min(asked.bytes_max, REPLY_BYTES)))
         command: list[Arg] = ["XRANGE", self._log.keys.log, f"{asked.offset}-0", "+", "COUNT", count]
         if state.transactions.aborted:
             self._fetch_of_version(state, asked.offset, command)
         else:
             self._log.lanes.read(command, lambda outcome: self._fetched(state, asked.offset, outcome))
+        self._fetching[asked.offset] = [asked]
 
     def _fetch_of_version(self, state: LogState, offset: int, command: list[Arg]) -> None:
         """Read, and verify the log version: a later stream may lack the markers of the state's aborted transactions."""
@@ -260,23 +271,29 @@ class Reads:
         current = self._log.state is state
         trimmed = bool(entries) and entries[0].base > offset and offset < state.local_start
         if current and not failure:
-            entries = [entry for entry in entries if entry.base < state.end]
-            self._log.pages.insert(entries)
-            if entries:  # the entry size of old data may differ from the current one
-                self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+            try:
+                entries = [entry for entry in entries if entry.base < state.end]
+                self._log.pages.insert(entries)
+                if entries:  # the entry size of old data may differ from the current one
+                    self._archive_entry_bytes = sum(entry.size for entry in entries) / len(entries)
+            except Exception:
+                logger.exception("read_not_cached", log=self._log.keys.log)
+                failure = _failed_read()
         for asked in waiting:
-            if isinstance(failure, KafkaError):
-                self._failed(asked, failure)
-            elif not current or not entries or trimmed or offset < state.log_start:
-                asked.tries += 1
-                if asked.tries < _TRIES:
-                    asked.refreshed = False
-                    self._refresh(asked)  # trimmed, deleted, or the state changed
+            try:
+                if isinstance(failure, KafkaError):
+                    self._failed(asked, failure)
+                elif not current or not entries or trimmed or offset < state.log_start:
+                    asked.tries += 1
+                    if asked.tries < _TRIES:
+                        asked.refreshed = False
+                        self._refresh(asked)  # trimmed, deleted, or the state changed
+                    else:
+                        asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
                 else:
-                    asked.on_done(StoreUnavailable("the log does not hold the offset it should"))
-            else:
-                found = _gathered(state, entries, asked)
-                self._log.guarded(asked.on_done, found)
+                    asked.on_done(_gathered(state, entries, asked))
+            except Exception:  # noqa: BLE001 - logged; the other reads are answered
+                fail_waiter(asked.on_done, _failed_read())
 
     # -- the archive
 
@@ -284,6 +301,12 @@ class Reads:
         limit = min(state.local_start, state.last_stable_offset if asked.committed else state.high_watermark)
 
         def arrived(found: ArchivedRead | KafkaError) -> None:
+            try:
+                go_on(found)
+            except Exception:  # noqa: BLE001 - logged
+                fail_waiter(asked.on_done, _failed_read())
+
+        def go_on(found: ArchivedRead | KafkaError) -> None:
             current = self._log.state
             if isinstance(found, KafkaStorageError) and not asked.refreshed:
                 self._refresh(asked)  # the log start may have passed the offset
@@ -299,6 +322,11 @@ class Reads:
                 self._go_on(asked)
 
         self._archive.read(asked.offset, limit, asked.bytes_max, asked.at_least_one, arrived)
+
+
+def _failed_read() -> KafkaError:
+    """The answer to a read that raised: its caller waits for one."""
+    return StoreUnavailable("the read failed")
 
 
 def _slice(buffers: list[Buffer], size: int, end_offset: int, state: LogState, bases: Sequence[int] = ()) -> Slice:
