@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis import group_creation
@@ -41,6 +42,8 @@ _TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
 _EPOCHS_FROM: Final = 9
 """The version from which a commit has a member epoch (KIP-848)."""
 _METER: Final = metrics.apis[ApiKey.OFFSET_COMMIT]
+
+logger = structlog.get_logger()
 
 Judged = list[tuple[Any, Topic | None]]
 """The answered topics of a request, each with the topic that this broker had cached."""
@@ -105,7 +108,11 @@ async def _commit_held(held: dict[str, deque[tuple[Call, Any]]], group: str) -> 
     try:
         while held[group]:
             call, request = held[group].popleft()
-            await _commit_after_refresh(call, request)
+            try:
+                await _commit_after_refresh(call, request)
+            except Exception:  # the commits behind it are answered
+                logger.exception("commit_not_answered", group=group)
+                call.close("OffsetCommit failed and its error cannot be encoded")
     finally:
         del held[group]
 
