@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -21,6 +22,7 @@ from tidegate.topics.catalog import Catalog
 
 OPERATOR = Actor("ann", "operator", "10.0.0.9")
 TIMEOUT = timedelta(seconds=30)
+DEADLINE_S = 30.0
 
 
 @pytest.fixture
@@ -48,9 +50,9 @@ async def without_compaction(catalog: Catalog) -> None:
     await catalog.alter_configs("default", "t", lambda now: {"cleanup.policy": "delete"})
 
 
-async def made_again(catalog: Catalog) -> None:
-    await catalog.delete("default", "t")
-    await catalog.create("default", "t", 2)
+async def made_again(catalog: Catalog, name: str = "t") -> None:
+    await catalog.delete("default", name)
+    await catalog.create("default", name, 2)
 
 
 async def test_delete_topics_made_again(late: ClientOf, catalog: Catalog) -> None:
@@ -131,3 +133,38 @@ async def test_operator_plans_a_reset_of_a_topic_made_again(brokers: Brokers, ca
     [move] = (await plan_reset(brokers.all[1].context, OPERATOR, "default", wanted))["moves"]
 
     assert (move["before"], move["after"]) == (0, 0)
+
+
+@pytest.mark.parametrize("is_late_adding", [True, False])
+async def test_produce_in_a_transaction_of_a_topic_made_again(
+    brokers: Brokers, catalog: Catalog, is_late_adding: bool
+) -> None:
+    """Adding the partition and the batch are asked of two brokers, of which one knows the former topic."""
+    await brokers.create("u")
+    await brokers.clients[1].produce("u", 1)
+    await made_again(catalog, "u")
+    adding, writing = (brokers.all[1], brokers.all[0]) if is_late_adding else (brokers.all[0], brokers.all[1])
+    producer = await brokers.producer().init()
+    producer.brokers = Brokers([adding])
+    assert await producer.add(("u", 0)) == [NONE]
+
+    producer.brokers = Brokers([writing])
+    async with asyncio.timeout(DEADLINE_S):
+        while (code := (await producer.produce("u", version=9))[0]) is ErrorCode.unknown_topic_or_partition:
+            assert not is_late_adding
+    assert code is NONE
+    await producer.end(True, version=4)
+
+    found = await Brokers([brokers.all[0]]).fetch("u", committed=True, end=2)
+    assert (found.offsets, found.last_stable_offset) == ([0], 2)
+
+
+async def test_produce_outside_the_transaction_of_a_topic_made_again(brokers: Brokers, catalog: Catalog) -> None:
+    await brokers.create("u")
+    producer = await brokers.producer().init()
+    assert await producer.add(("u", 0)) == [NONE]
+    await producer.end(True, version=4)
+    await made_again(catalog, "u")
+
+    producer.brokers = Brokers([brokers.all[0]])
+    assert (await producer.produce("u", version=9))[0] is ErrorCode.invalid_txn_state

@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 import structlog
 
-from tidegate.errors import KafkaError
+from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.settings import Settings
 from tidegate.store.calls import error_of
 from tidegate.store.keys import TransactionKeys
@@ -55,6 +56,7 @@ class Coordinator:
         self.records = Records(store, settings)
         self.completion = Completion(store, self.records, catalog, logs)
         self._store = store
+        self._catalog = catalog
         self._logs = logs
         self._producer_ids = producer_ids
         self.tasks = TaskSet()
@@ -153,11 +155,35 @@ class Coordinator:
         failure: KafkaError | None = None
         try:
             one = await self.find(keys, producer_id, epoch)
-            if one.state is not State.ONGOING or partition not in one.partitions:
+            if not _has_by_name(one, partition):
                 failure = not_added()
+            elif partition not in one.partitions:
+                await self._add_made_again(keys, producer_id, epoch, partition, not_added)
         except Exception as error:  # noqa: BLE001 - becomes the batch's error
             failure = error_of(error, "transaction_not_confirmed")
         on_confirmed(failure)
+
+    async def _add_made_again(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
+        not_added: Callable[[], KafkaError],
+    ) -> None:  # fmt: skip
+        """Add a partition of a topic that was made again after it was added: Kafka's transactions know it by name.
+
+        Raises UnknownTopicOrPartition if it is the partition of the former topic.
+        """
+        topic_id = UUID(hex=partition.topic_hex)
+
+        def decide(one: Transaction | None) -> Transaction:
+            found = transitions.check_producer(one, producer_id, epoch)
+            if not _has_by_name(found, partition):
+                raise not_added()
+            if self._catalog.by_id(keys.org, topic_id) is None:
+                raise UnknownTopicOrPartition("the topic was deleted, and made again")
+            return transitions.add(found, (partition,))
+
+        await self._catalog.refresh()
+        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
+            await self._change(keys, decide)
 
     async def _add_all(self, keys: TransactionKeys, producer_id: int, epoch: int, adding: _Adding) -> None:
         key = (keys.transaction, producer_id, epoch)
@@ -209,3 +235,10 @@ class Coordinator:
     def _confirmed(self, keys: TransactionKeys) -> AbstractAsyncContextManager[None]:
         """Ends once the record is as durable as `durability` says. Raises StoreUnavailable."""
         return self._logs.durability.confirmed(self._store.node(keys.transaction))
+
+
+def _has_by_name(one: Transaction, partition: TransactionPartition) -> bool:
+    """Whether the partition, or that of another topic of the same name, is in the open transaction."""
+    if one.state is not State.ONGOING:
+        return False
+    return partition in one.partitions or any(other[:2] == partition[:2] for other in one.partitions)
