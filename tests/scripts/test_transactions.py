@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.support.transactions import NONE, Brokers, Producer, brokers_of
+from tests.support.transactions import MARKER_WAIT_S, NONE, Brokers, Producer, brokers_of
 from tidegate.records.control import MarkerType
 from tidegate.settings import Settings
 from tidegate.store.store import Store
+from tidegate.transactions.completion import Completion
 
 E = ErrorCode
 
@@ -218,6 +219,45 @@ async def test_log_79_epoch_exhaustion(brokers: Brokers, store: Store) -> None:
     await producer.write("t")
     await producer.end(True)
     assert (await brokers.fetch("t", committed=True, end=4)).offsets == [0, 2]
+
+
+async def test_log_79_next_producer_id_waits_for_the_markers(
+    brokers: Brokers, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await brokers.producer().init()
+    keys = brokers.all[0].context.transactions.records.keys("default", "T")
+    await store.command("HSET", keys.transaction, "epoch", 32_766)
+    producer.epoch = 32_766
+    await producer.write("t")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Completion, "complete", _writes_no_marker)
+        await producer.end(True)
+        assert producer.epoch == 0
+        assert await producer.add(("t", 0)) == [E.concurrent_transactions]
+        assert (await producer.produce("t"))[0] is E.concurrent_transactions
+        assert (await producer.produce("t", version=9))[0] is E.not_enough_replicas
+        assert await producer.add_offsets("g") is E.concurrent_transactions
+        assert await producer.commit_offset("g", 1, version=3) is E.concurrent_transactions
+        assert await producer.commit_offset("g", 1) is E.concurrent_transactions
+        for version in (4, 5):
+            assert (await producer.try_end(False, version=version))[0] is E.concurrent_transactions
+        assert (await producer.try_init(producer.id, 0))[0] is E.concurrent_transactions
+        other = producer.id + 1
+        assert (await producer.try_init(other, 0))[0] is E.concurrent_transactions
+        assert (await producer.try_end(False, producer_id=other))[0] is E.invalid_producer_id_mapping
+
+    async with asyncio.timeout(MARKER_WAIT_S):
+        while (code := (await producer.produce("t"))[0]) is E.concurrent_transactions:
+            await asyncio.sleep(0.02)
+    assert code is NONE
+    assert (await producer.try_end(True, producer_id=-1))[0] is E.invalid_producer_id_mapping
+    await producer.end(True)
+    assert (await brokers.fetch("t", committed=True, end=4)).offsets == [0, 2]
+
+
+async def _writes_no_marker(*_: object, **__: object) -> None:
+    """A completion that cannot write yet."""
 
 
 async def test_log_79_no_producer_gets_the_last_epoch(brokers: Brokers, store: Store) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from tidegate.errors import InvalidTxnState
+from tidegate.errors import InvalidTxnState, KafkaError
 from tidegate.transactions.errors import ConcurrentTransactions, InvalidProducerIdMapping, ProducerFenced
 from tidegate.transactions.model import (
     EPOCH_MAX,
@@ -26,14 +26,14 @@ def initialise(one: Transaction, timeout_ms: int, producer_id: int, epoch: int, 
 
     The result is Empty, or PrepareAbort with a raised epoch: then the client must try again once that is complete.
     """
+    if one.state.is_prepared:
+        raise ConcurrentTransactions("the previous transaction is being ended")
     identified = producer_id != NO_PRODUCER_ID
     if identified and producer_id != one.producer_id:
         rotated = producer_id == one.previous_producer_id and epoch >= EPOCH_MAX - 1 and one.last_epoch == epoch
-        if not rotated or one.state.is_prepared or one.state is State.ONGOING:
+        if not rotated or one.state is State.ONGOING:
             raise ProducerFenced("the transactional id has another producer id")
         return one
-    if one.state.is_prepared:
-        raise ConcurrentTransactions("the previous transaction is being ended")
     if one.state is State.ONGOING:
         if identified and epoch != one.epoch:
             raise ProducerFenced("a newer producer has a transaction open")
@@ -57,7 +57,7 @@ def fence(one: Transaction) -> Transaction:
 def check_producer(one: Transaction | None, producer_id: int, epoch: int) -> Transaction:
     """The record, if the producer may work on a transaction. Raises InvalidProducerIdMapping, ProducerFenced."""
     if one is None or one.producer_id != producer_id:
-        raise InvalidProducerIdMapping("the transactional id has another producer id")
+        raise _other_producer_id(one, producer_id)
     if one.epoch != epoch:
         raise ProducerFenced("a newer producer uses the transactional id")
     if one.state.is_prepared:
@@ -79,7 +79,7 @@ def add(
 def end(one: Transaction | None, producer_id: int, epoch: int, *, is_commit: bool) -> Transaction:
     """EndTxn v0-4: decide; returns the record itself for a repeated request whose transaction is complete."""
     if one is None or one.producer_id != producer_id:
-        raise InvalidProducerIdMapping("the transactional id has another producer id")
+        raise _other_producer_id(one, producer_id)
     if one.epoch != epoch:
         raise ProducerFenced("a newer producer uses the transactional id")
     prepared, complete = _outcome(is_commit)
@@ -104,7 +104,7 @@ def end_and_bump(
         and one.last_epoch == epoch
     )
     if one is None or (one.producer_id != producer_id and not overflowed):
-        raise InvalidProducerIdMapping("the transactional id has another producer id")
+        raise _other_producer_id(one, producer_id)
     is_repeat = overflowed or one.epoch == epoch + 1
     is_complete = one.state in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
     allowed = is_repeat if one.state.is_prepared else one.epoch == epoch or (is_complete and is_repeat)
@@ -139,6 +139,13 @@ def next_identity(one: Transaction) -> tuple[int, int]:
     if one.next_producer_id != NO_PRODUCER_ID:
         return one.next_producer_id, 0
     return one.producer_id, one.epoch
+
+
+def _other_producer_id(one: Transaction | None, producer_id: int) -> KafkaError:
+    """The error for a producer id that is not the present one: the next one waits for the transaction's end."""
+    if one is not None and one.next_producer_id == producer_id != NO_PRODUCER_ID:
+        return ConcurrentTransactions("the previous transaction is being ended")
+    return InvalidProducerIdMapping("the transactional id has another producer id")
 
 
 def _with_new_id(one: Transaction, new_producer_id: int) -> Transaction:
