@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
@@ -24,6 +25,8 @@ from tidegate.protocol.versions import Fields
 from tidegate.store.keys import GroupKeys
 from tidegate.store.outcome import Failure
 from tidegate.telemetry.metrics import metrics
+
+logger = structlog.get_logger()
 
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
@@ -94,9 +97,13 @@ def offset_fetch(call: Call, request: Any) -> None:
         reply.ask()
 
 
-def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Failure) -> None:
+def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Failure | Exception) -> None:
     """Answer a request for one group whose commits were read."""
-    _FetchReply(call, request).fetched(0, read)
+    reply = _FetchReply(call, request)
+    if isinstance(read, Exception):
+        reply.refuse(0, read)
+    else:
+        reply.fetched(0, read)
 
 
 class _FetchReply:
@@ -132,7 +139,7 @@ class _FetchReply:
             await refresh_again(self._call, unknown)
         except Exception as error:  # noqa: BLE001 - the request must be answered
             for place in range(len(self._wanted)):
-                self._refused(place, error)
+                self.refuse(place, error)
         else:
             self.ask()
 
@@ -170,7 +177,7 @@ class _FetchReply:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - the request must be answered
-            self._refused(place, error)
+            self.refuse(place, error)
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a requested topic; None for an unknown id."""
@@ -185,8 +192,15 @@ class _FetchReply:
     def fetched(self, place: int, answer: dict[str, Committed] | Failure) -> None:
         """A group's commits were read, or could not be."""
         if isinstance(answer, Failure):
-            self._refused(place, answer.error)
+            self.refuse(place, answer.error)
             return
+        try:
+            self._resolve(place, answer)
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            self.refuse(place, error)
+
+    def _resolve(self, place: int, answer: dict[str, Committed]) -> None:
+        """Answer a group's commits, unless more must be read."""
         unstable = answer.get(UNSTABLE_FIELD)
         if unstable is not None:  # other fetches share the answer
             answer = {name: one for name, one in answer.items() if name != UNSTABLE_FIELD}
@@ -275,8 +289,11 @@ class _FetchReply:
 
     # -- the answer
 
-    def _refused(self, place: int, error: Exception) -> None:
-        """Before v8 the error is also on each partition; clients that read only those would assume no commits."""
+    def refuse(self, place: int, error: Exception) -> None:
+        """Answer a group with an error.
+
+        Before v8 it is also on each partition; clients that read only those would assume no commits.
+        """
         code = code_of(error, ErrorCode.not_coordinator)
         topics: FetchedTopics = []
         if self._call.version < 8 and self._wanted[place].topics is not None:
@@ -294,7 +311,13 @@ class _FetchReply:
             self._finish()
 
     def _finish(self) -> None:
-        self._call.reply(group_writers.offset_fetch(self._call.version, self._groups))
+        try:
+            body = group_writers.offset_fetch(self._call.version, self._groups)
+        except Exception:  # the client must not wait for ever
+            logger.exception("offset_fetch_failed")
+            self._call.close(f"OffsetFetch v{self._call.version} failed")
+        else:
+            self._call.reply(body)
 
 
 class _PartReply(_FetchReply):

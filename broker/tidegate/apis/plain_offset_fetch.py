@@ -19,8 +19,8 @@ from tidegate.protocol.primitives import INT16, NO_TAGS, NO_THROTTLE, length, st
 from tidegate.store.outcome import Failure
 from tidegate.topics.model import Topic
 
-OtherWay = Callable[[Call, Any, dict[str, Committed] | Failure], None]
-"""Answers the request from the commits that were read, or from the failure."""
+OtherWay = Callable[[Call, Any, dict[str, Committed] | Failure | Exception], None]
+"""Answers the request from the commits that were read, from the failure of the store, or with the exception's code."""
 
 _FETCHED: Final = Struct(">iq").pack
 _FETCHED_EPOCH: Final = Struct(">iqi").pack
@@ -53,12 +53,13 @@ def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
     wanted = tuple(fields)
 
     def on_values(values: Sequence[bytes | None] | Failure) -> None:
-        if isinstance(values, Failure):
-            other_way(call, request, values)
+        try:
+            body = _body(call, request, group, values)
+        except Exception as error:  # noqa: BLE001 - the request must be answered
+            other_way(call, request, error)
             return
-        body = None if context.catalog.record_topics else _body(call, request, group, values)
         if body is None:
-            other_way(call, request, parse_values(wanted, values))
+            other_way(call, request, _read(wanted, values))
         else:
             call.reply(body)
 
@@ -74,9 +75,23 @@ def _topics(call: Call, group: Any) -> list[Topic | None]:
     return [None if wanted.topic_id is None else catalog.by_id(org, wanted.topic_id) for wanted in group.topics]
 
 
-def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None]) -> bytes | None:
+def _read(
+    fields: Sequence[str], values: Sequence[bytes | None] | Failure
+) -> dict[str, Committed] | Failure | Exception:
+    """The commits, or why they cannot be read."""
+    try:
+        return values if isinstance(values, Failure) else parse_values(fields, values)
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        return error
+
+
+def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None] | Failure) -> bytes | None:
     """The response; None if it needs more than the values."""
-    if request.require_stable and values[-1] is not None:
+    if (
+        isinstance(values, Failure)
+        or call.context.catalog.record_topics
+        or (request.require_stable and values[-1] is not None)
+    ):
         return None
     version = call.version
     flexible, by_name = version >= _FLEXIBLE_FROM, version <= NAMES_UNTIL

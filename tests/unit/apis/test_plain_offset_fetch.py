@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from tidegate.apis import fetched_offsets
+from tidegate.apis import fetched_offsets, plain_offset_fetch
 from tidegate.apis.fetched_offsets import offset_fetch
 from tidegate.groups.offsets import UNSTABLE_FIELD, entry_json, parse_values
+from tidegate.protocol import group_writers
 from tidegate.store.outcome import Failure, Unknown
 
 TOPICS = {"t": UUID(int=7), "ünïcode": UUID(int=8)}
@@ -34,11 +36,30 @@ class FakeOffsets:
 
     def fetch(self, keys: Any, fields: Any, on_fetched: Any) -> None:
         self.reads += 1
+        fields = self.values if fields is None else fields
         on_fetched(self.failure or parse_values(fields, [self.values.get(name) for name in fields]))
+
+
+class LateOffsets(FakeOffsets):
+    """The same, read after the handler has returned."""
+
+    def fetch_values(self, keys: Any, fields: tuple[str, ...], on_values: Any) -> None:
+        asyncio.get_running_loop().call_soon(super().fetch_values, keys, fields, on_values)
+
+    def fetch(self, keys: Any, fields: Any, on_fetched: Any) -> None:
+        asyncio.get_running_loop().call_soon(super().fetch, keys, fields, on_fetched)
 
 
 def answered(offsets: FakeOffsets, request: Any, version: int, record_topics: int = 0) -> bytes:
     """The response to a request."""
+    bodies: list[bytes] = []
+    offset_fetch(call_of(offsets, version, record_topics, bodies.append), request)
+    [body] = bodies
+    return body
+
+
+def call_of(offsets: FakeOffsets, version: int, record_topics: int, reply: Any, close: Any = None) -> Any:
+    """A request of a broker with `TOPICS`."""
     topics = {
         name: SimpleNamespace(name=name, topic_id=topic_id, topic_hex=topic_id.hex, partition_count=9)
         for name, topic_id in TOPICS.items()
@@ -48,15 +69,11 @@ def answered(offsets: FakeOffsets, request: Any, version: int, record_topics: in
         get=lambda org, name: topics.get(name),
         by_id=lambda org, topic_id: next((one for one in topics.values() if one.topic_id == topic_id), None),
     )
-    bodies: list[bytes] = []
-    call: Any = SimpleNamespace(
-        version=version, org="default", client=SimpleNamespace(org="default"), reply=bodies.append,
+    return SimpleNamespace(
+        version=version, org="default", client=SimpleNamespace(org="default"), reply=reply, close=close,
         context=SimpleNamespace(catalog=catalog, offsets=offsets),
         store=SimpleNamespace(group_keys=lambda org, group_id: None),
     )  # fmt: skip
-    offset_fetch(call, request)
-    [body] = bodies
-    return body
 
 
 def request_for(wanted: list[tuple[str, list[int]]], require_stable: bool = False, **fields: Any) -> Any:
@@ -141,3 +158,47 @@ def test_failure_has_the_bytes_of_the_general_way(version: int, monkeypatch: pyt
     monkeypatch.setattr(fetched_offsets, "start_plain", lambda call, request, other_way: False)
 
     assert answered(FakeOffsets({}, failure), request, version) == plain
+
+
+UNKNOWN_SERVER_ERROR = (-1).to_bytes(2, "big", signed=True)
+
+
+async def test_offset_fetch_value_that_cannot_be_read_is_answered():
+    answers: asyncio.Queue[bytes] = asyncio.Queue()
+    offsets = LateOffsets({"t:0": b"{"})
+
+    offset_fetch(call_of(offsets, 8, 0, answers.put_nowait), request_for([("t", [0])]))
+
+    async with asyncio.timeout(30):
+        assert UNKNOWN_SERVER_ERROR in await answers.get()
+
+
+@pytest.mark.parametrize("wanted", [{}, {"topics": None}])
+async def test_offset_fetch_that_fails_after_its_read_is_answered(
+    wanted: dict[str, None], monkeypatch: pytest.MonkeyPatch
+):
+    answers: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(plain_offset_fetch, "_body", fail)
+    monkeypatch.setattr(fetched_offsets._FetchReply, "_of_other_topics", fail)
+    offset_fetch(call_of(LateOffsets({}), 8, 0, answers.put_nowait), request_for([("t", [0])], **wanted))
+
+    async with asyncio.timeout(30):
+        assert UNKNOWN_SERVER_ERROR in await answers.get()
+
+
+async def test_offset_fetch_without_an_answer_closes_the_connection(monkeypatch: pytest.MonkeyPatch):
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+
+    def fail(*args: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(group_writers, "offset_fetch", fail)
+    request = request_for([("t", [0])], topics=None)
+    offset_fetch(call_of(LateOffsets({}), 8, 0, None, reasons.put_nowait), request)
+
+    async with asyncio.timeout(30):
+        assert await reasons.get()
