@@ -28,6 +28,9 @@ _SIZE: Final = struct.Struct(">i").unpack_from
 
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
+Frame = tuple[bytes | memoryview, int, int]
+"""A buffer, and where a frame starts and ends in it, without its length prefix."""
+
 
 class FrameError(Exception):
     """An invalid frame length; the connection is closed at once."""
@@ -108,7 +111,7 @@ class Splitter:
         self._filled = len(begun)
         self._data, self._position, self.wanted = b"", 0, 0
 
-    def take(self) -> tuple[bytes | memoryview, int, int] | None:
+    def take(self) -> Frame | None:
         """The next complete frame as (buffer, start, end) without its length prefix, or None. Raises FrameError."""
         if self._large is not None:
             return self._take_large()

@@ -19,7 +19,7 @@ import structlog
 
 from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
-from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
+from tidegate.protocol.framing import Frame, FrameError, Splitter, TlsHandshake
 from tidegate.protocol.primitives import DecodeError
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
@@ -35,9 +35,6 @@ logger = structlog.get_logger()
 
 _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
-
-Frame = tuple[bytes | memoryview, int, int]
-"""A buffer, and where a frame starts and ends in it, without its length prefix."""
 
 
 class Connection(Muting, asyncio.BufferedProtocol):
