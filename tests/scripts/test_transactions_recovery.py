@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from tidegate.records.control import Marker, MarkerType
 from tidegate.settings import Settings
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
-from tidegate.transactions import completion
+from tidegate.transactions import completion, records
 from tidegate.transactions.model import State, TransactionPartition
 from tidegate.transactions.sweep import TAKE_DUE_TRANSACTIONS, TransactionSweep
 
@@ -363,3 +364,29 @@ async def test_produce_of_many_partitions_adds_them_in_few_writes(brokers: Broke
     assert all(isinstance(partition, TransactionPartition) for partition in one.partitions)
     await producer.end(True)
     assert len((await brokers.fetch("wide", index=49, end=2)).markers) == 1
+
+
+async def test_record_of_many_partitions_is_read_and_written_beside_the_event_loop(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers.create("wide", 2_001)
+    producer, threads = await brokers.producer().init(), list[str]()
+    for name in ("fields_of", "parse"):
+        monkeypatch.setattr(records, name, _noting_threads(getattr(records, name), threads))
+
+    assert set(await producer.add(*(("wide", index) for index in range(2_001)))) == {NONE}
+    stored = brokers.all[0].context.transactions.records
+    one = await stored.read(stored.keys("default", "T"))
+
+    assert one is not None
+    assert len(one.partitions) == 2_001
+    main = threading.current_thread().name
+    assert [thread == main for thread in threads] == [True, False, False]  # the first one read an empty record
+
+
+def _noting_threads(call: Callable[..., Any], threads: list[str]) -> Callable[..., Any]:
+    def noting(*args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return call(*args)
+
+    return noting
