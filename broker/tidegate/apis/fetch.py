@@ -127,7 +127,10 @@ class Fetching(Reading):
         """Resume reading the partitions that changed."""
         self._woken = False
         if not (self._answered or self._reading or self._filling_later) and self._set.due:
-            self._begin()
+            try:
+                self._begin()
+            except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+                self._fail_all(error)
 
     def cancel(self) -> None:
         """Stop, because the client disconnected."""
@@ -145,28 +148,33 @@ class Fetching(Reading):
             return
         call = self._call
         self._end_wait()
-        topics: dict[str | bytes, list[FetchPartition]] = {}
-        reported = self._reported()
-        if call.version < BATCHES_FROM:
-            self._set.close()
-            call.context.tasks.start(answer_message_sets(call, reported, self._max_bytes))
-            return
-        for wanted in reported:
-            assert wanted.result is not None
-            topics.setdefault(wanted.key, []).append(wanted.result)
-        leaders = self._leaders(reported) if self._names_leaders else ()
-        body = log_writers.fetch(call.version, ErrorCode.none.value, self._session_id, list(topics.items()), leaders)
-        note_fetched(call, reported)
-        call.context.usage.fetched(
-            (wanted.log.topic, wanted.result.size)
-            for wanted in reported
-            if wanted.log is not None and wanted.result is not None and wanted.result.size
-        )
-        if self._session_id == NO_SESSION:
-            self._set.close()
-        else:
-            self._remember()
-        call.reply(body)
+        try:
+            topics: dict[str | bytes, list[FetchPartition]] = {}
+            reported = self._reported()
+            if call.version < BATCHES_FROM:
+                self._set.close()
+                call.context.tasks.start(answer_message_sets(call, reported, self._max_bytes))
+                return
+            for wanted in reported:
+                assert wanted.result is not None
+                topics.setdefault(wanted.key, []).append(wanted.result)
+            leaders = self._leaders(reported) if self._names_leaders else ()
+            body = log_writers.fetch(
+                call.version, ErrorCode.none.value, self._session_id, list(topics.items()), leaders
+            )
+            note_fetched(call, reported)
+            call.context.usage.fetched(
+                (wanted.log.topic, wanted.result.size)
+                for wanted in reported
+                if wanted.log is not None and wanted.result is not None and wanted.result.size
+            )
+            if self._session_id == NO_SESSION:
+                self._set.close()
+            else:
+                self._remember()
+            call.reply(body)
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail_all(error)
 
     def _leaders(self, reported: Sequence[Wanted]) -> list[Endpoint]:
         """The addresses of leaders that errors name, as the client's listener has them."""
@@ -213,14 +221,18 @@ class Fetching(Reading):
             self.resume()
             return None
         self._end_wait()
-        if self._session_id == NO_SESSION:
-            fetch_set.close()
-            call.reply(answer.response.body)
-        else:
-            wanted.sent_high_watermark, wanted.sent_log_start = found.high_watermark, found.log_start_offset
-            wanted.result = None
-            fetch_set.rotate(wanted)
-            call.reply(answer.response.in_session(self._session_id))
+        try:
+            if self._session_id == NO_SESSION:
+                fetch_set.close()
+                call.reply(answer.response.body)
+            else:
+                wanted.sent_high_watermark, wanted.sent_log_start = found.high_watermark, found.log_start_offset
+                wanted.result = None
+                fetch_set.rotate(wanted)
+                call.reply(answer.response.in_session(self._session_id))
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail_all(error)
+            return None
         return call.client_id or "", f"/{call.client.host}", call.client.connection_id
 
     def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:

@@ -103,6 +103,17 @@ class Reading:
         """All due partitions are evaluated: answer, or wait for more."""
         raise NotImplementedError
 
+    def cancel(self) -> None:
+        """Stop: nobody waits for the answer."""
+        raise NotImplementedError
+
+    def _fail_all(self, error: Exception) -> None:
+        """Close the connection: what failed was called by a timer, a log or a task, and no handler answers for it."""
+        logger.error("fetch_failed", exc_info=error)
+        self._answered = self._urgent = True
+        self._call.close(f"Fetch v{self._call.version} failed")
+        self.cancel()
+
     # -- evaluating
 
     def start(self) -> None:
@@ -153,7 +164,10 @@ class Reading:
 
     def _fill_on(self) -> None:
         self._filling_later = False
-        self._fill()
+        try:
+            self._fill()
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail_all(error)
 
     def _locate(self, wanted: Wanted) -> FetchedLog | KafkaError | None:
         """The log of a partition; None if the cache has no such topic."""
@@ -250,11 +264,14 @@ class Reading:
             self._reserved -= self._reading.pop(wanted)
             if self._answered:
                 return
-            if isinstance(outcome, KafkaError):
-                self._fail(wanted, outcome)
-            elif wanted.result is None or wanted.result.diverging is None:
-                self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
-            self._fill()
+            try:
+                if isinstance(outcome, KafkaError):
+                    self._fail(wanted, outcome)
+                elif wanted.result is None or wanted.result.diverging is None:
+                    self._evaluate(wanted, max(self._max_bytes - self._size - self._reserved, 0), outcome)
+                self._fill()
+            except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+                self._fail_all(error)
 
         context.tasks.start(run())
 
@@ -294,11 +311,14 @@ class Reading:
         self._reserved -= self._reading.pop(wanted)
         if self._answered:
             return
-        if isinstance(outcome, KafkaError):
-            self._fail(wanted, outcome)
-        elif not (outcome.size and self._call.version < ZSTD_FROM and self._unfit(wanted, at_least_one, outcome)):
-            self._found(wanted, at_least_one, outcome)
-        self._fill()
+        try:
+            if isinstance(outcome, KafkaError):
+                self._fail(wanted, outcome)
+            elif not (outcome.size and self._call.version < ZSTD_FROM and self._unfit(wanted, at_least_one, outcome)):
+                self._found(wanted, at_least_one, outcome)
+            self._fill()
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail_all(error)
 
     def _unfit(self, wanted: Wanted, at_least_one: bool, found: Slice) -> bool:
         """Whether the client's version cannot have the batches, which are then refused or skipped."""

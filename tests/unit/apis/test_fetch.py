@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from tests.support.log_broker import fetch_request
+from tests.support.log_broker import Asked, fetch_request
 from tests.unit.apis.fakes import BATCH_BYTES, FakeBroker, FakeLog
+from tests.unit.server.fakes import until
+from tidegate.apis.fetch import Fetching
+from tidegate.apis.slices import SLICE
 from tidegate.errors import StoreUnavailable
+from tidegate.protocol.log_writers import SharedFetch
 from tidegate.records.batch import Codec, holds_zstd, place
 from tidegate.records.build import NewRecord, build_batch
 
@@ -223,3 +227,102 @@ async def test_fetch_that_starts_after_its_connection_closed_leaves_nothing():
     assert len(broker.context.fetch_sessions) == 0
     assert broker.context.fetch_waits._parked == {}
     assert len(broker.context.log_ends) == 0
+
+
+# -- failures outside of the handler
+
+
+class FailsOnce:
+    """Stands for a method; raises MemoryError at one call."""
+
+    def __init__(self, method: Any, at: int = 1) -> None:
+        self.method, self.left = method, at
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            self.left -= 1
+            if not self.left:
+                raise MemoryError
+            return self.method(instance, *args, **options)
+
+        return call
+
+
+async def closed(*asked: Asked) -> list[bool]:
+    """Whether requests close their connections, instead of getting an answer."""
+    async with asyncio.timeout(30):
+        assert [await one.answer for one in asked] == [None] * len(asked)
+    return [one.closed is not None for one in asked]
+
+
+@pytest.mark.parametrize("session", [(0, -1), (0, 0)])
+async def test_fetch_without_an_answer_at_its_deadline_closes(
+    session: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+):
+    broker = FakeBroker(given_logs(0))
+    monkeypatch.setattr(Fetching, "_reported", FailsOnce(Fetching._reported))
+    asked = broker.connect().send(fetch_request([("t", [(0, 0)])], session=session, max_wait_ms=20))
+
+    assert await closed(asked) == [True]
+    assert len(broker.context.log_ends) == 0
+
+
+async def test_fetch_that_fails_when_its_records_arrive_closes(monkeypatch: pytest.MonkeyPatch):
+    logs = given_logs(1, 1)
+    logs[0].held = True
+    asked = FakeBroker(logs).connect().send(fetch_request([("t", [(0, 0), (1, 0)])]))
+    await until(lambda: logs[0].waiting)
+    monkeypatch.setattr(Fetching, "_take", FailsOnce(Fetching._take))
+    logs[0].release()
+
+    assert await closed(asked) == [True]
+
+
+async def test_fetch_that_fails_among_other_partitions_closes_once(monkeypatch: pytest.MonkeyPatch):
+    broker = FakeBroker(given_logs(0, 0))
+    monkeypatch.setattr(Fetching, "_take", FailsOnce(Fetching._take))
+    asked = broker.connect().send(fetch_request([("t", [(0, 0), (1, 0)])], max_wait_ms=60_000))
+
+    assert await closed(asked) == [True]
+    assert not any(broker.context.fetch_waits._parked.values())
+
+
+async def test_fetch_that_fails_after_its_topic_was_found_closes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Fetching, "_read", FailsOnce(Fetching._read))
+    asked = FakeBroker(given_logs(1), found=False).connect().send(fetch_request([("t", [(0, 0)])]))
+
+    assert await closed(asked) == [True]
+
+
+async def test_fetch_that_fails_in_a_later_slice_closes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Fetching, "_read", FailsOnce(Fetching._read, SLICE + 1))
+    wanted = [("t", [(index, 0) for index in range(SLICE + 2)])]
+    asked = FakeBroker(given_logs(*[0] * (SLICE + 2))).connect().send(fetch_request(wanted))
+
+    assert await closed(asked) == [True]
+
+
+async def test_fetch_that_fails_with_shared_records_closes(monkeypatch: pytest.MonkeyPatch):
+    logs = given_logs(0)
+    broker = FakeBroker(logs)
+    asked = broker.connect().send(fetch_request([("t", [(0, 0)])], session=(0, 0), max_wait_ms=60_000))
+    await until(lambda: logs[0].listeners)
+    monkeypatch.setattr(SharedFetch, "in_session", FailsOnce(SharedFetch.in_session))
+    logs[0].grow()
+
+    assert await closed(asked) == [True]
+
+
+async def test_fetch_that_fails_when_resumed_closes_and_others_are_answered(monkeypatch: pytest.MonkeyPatch):
+    logs = given_logs(0, 0)
+    broker = FakeBroker(logs)
+    request = fetch_request([("t", [(0, 0), (1, 0)])], min_bytes=2 * BATCH_BYTES, max_wait_ms=60_000)
+    asked = [broker.connect(number).send(request) for number in (1, 2)]
+    await until(lambda: all(log.listeners for log in logs))
+    monkeypatch.setattr(Fetching, "_evaluate", FailsOnce(Fetching._evaluate))
+    for log in logs:
+        log.grow()
+
+    assert await closed(asked[0]) == [True]
+    async with asyncio.timeout(30):
+        assert sizes(await asked[1].answer) == {0: BATCH_BYTES, 1: BATCH_BYTES}
