@@ -13,16 +13,17 @@ import random
 from collections import deque
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import structlog
 
 from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
-from tidegate.protocol.framing import Frame, FrameError, Splitter, TlsHandshake
+from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
 from tidegate.protocol.primitives import DecodeError
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
+from tidegate.server.bad_frames import not_taken
 from tidegate.server.muting import BLOCKED_ON_WRITE, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
@@ -162,22 +163,12 @@ class Connection(Muting, asyncio.BufferedProtocol):
         except FrameError as error:
             self.drop_connection(str(error))
         except Exception as error:  # noqa: BLE001 - nothing may leave the connection waiting
-            self._not_taken(frame, error)
+            not_taken(self, frame, error)
         self._reading = False
         if self.out and not self._ended:
             self._flush()
             if self._paused:
                 self.resume()
-
-    def _not_taken(self, frame: Frame | None, error: Exception) -> None:
-        """Close: this frame could not be taken, or the next one not be received."""
-        if isinstance(error, DecodeError):
-            self.refuse_frame(f"malformed header: {error}", *cast(Frame, frame))
-            return
-        logger.error("frame_failed", host=self.client.host, exc_info=error)
-        if frame is not None and not (self.pipeline and self.pipeline[-1].held):
-            self.refuse_frame("a request that could not be started", *frame)
-        self.abort()
 
     def take(self, data: bytes | memoryview, start: int, end: int) -> None:
         """Find the route of one frame, and start or queue its request. Raises DecodeError."""
@@ -293,11 +284,9 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def _start_queued(self) -> None:
         self._starting, queue = True, self.queue
-        try:
-            while queue and not self._ended and not self.blocked & BLOCKED_ON_WRITE and self._may_start(queue[0]):
-                self._start(queue.popleft())
-        finally:
-            self._starting = False
+        while queue and not self._ended and not self.blocked & BLOCKED_ON_WRITE and self._may_start(queue[0]):
+            self._start(queue.popleft())
+        self._starting = False
 
     def flush(self) -> None:
         """Send all replies that became ready in this tick in one write."""
@@ -352,12 +341,6 @@ class Connection(Muting, asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     # -- closing
-
-    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
-        """Release a frame that becomes no request; close after all replies."""
-        if type(data) is memoryview:
-            self.server.request_bytes.release(end - start)
-        self.close_after_replies(reason, None)
 
     def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
         """Parse no more requests; close after the reply to `pending`, or after all replies when it is None."""

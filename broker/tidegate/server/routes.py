@@ -16,6 +16,7 @@ from tidegate.protocol import codec, headers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.framing import Splitter
 from tidegate.protocol.primitives import Buffer
+from tidegate.server.bad_frames import refuse_frame
 from tidegate.server.muting import LOADING
 from tidegate.telemetry.metrics import metrics
 
@@ -92,8 +93,8 @@ class LoadingConnection(Protocol):
     def resume(self) -> None:
         """Read again, if nothing else prevents it."""
 
-    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
-        """Release a frame that becomes no request; close after the replies."""
+    def close_after_replies(self, reason: str, pending: None) -> None:
+        """Take no more requests; close after the replies."""
 
 
 def find_route(
@@ -105,7 +106,7 @@ def find_route(
         route = routes.find(route_key)
         if route is None:
             reason = "API {} v{} is not served".format(*headers.api_and_version(route_key))
-            connection.refuse_frame(reason, data, start, end)
+            refuse_frame(connection, reason, (data, start, end))
         return route
 
     def loaded(_: object) -> None:

@@ -16,6 +16,7 @@ from tidegate.security.identity import Identity
 from tidegate.security.session import MakeAuthentication, SaslSession
 from tidegate.server.acceptor import Acceptor
 from tidegate.server.audited_requests import origin_of
+from tidegate.server.bad_frames import refuse_frame
 from tidegate.server.connection import Connection
 from tidegate.telemetry.metrics import metrics
 
@@ -57,10 +58,10 @@ class SaslConnection(Connection):
         api_key, _ = headers.api_and_version(headers.FIXED.unpack_from(data, start)[0])
         if self._session.identity is None:
             if api_key not in _BEFORE or (api_key == ApiKey.SASL_AUTHENTICATE and not self._session.mechanism):
-                self.refuse_frame(f"API {api_key} before SASL authentication", data, start, end)
+                refuse_frame(self, f"API {api_key} before SASL authentication", (data, start, end))
                 return
         elif self._session.expired and api_key not in _AGAIN:
-            self.refuse_frame("the SASL session has expired", data, start, end)
+            refuse_frame(self, "the SASL session has expired", (data, start, end))
             return
         is_exchanging = self._session.is_exchanging
         super().take(data, start, end)

@@ -25,6 +25,7 @@ import structlog
 
 from tidegate.protocol import headers
 from tidegate.protocol.framing import LENGTH_BYTES, Splitter
+from tidegate.server.bad_frames import refuse_frame
 from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.routes import Routes
@@ -73,9 +74,6 @@ class StalledConnection(Protocol):
 
     def close_after_replies(self, reason: str, pending: PendingRequest | None) -> None:
         """Take no more requests; close after the replies."""
-
-    def refuse_frame(self, reason: str, data: bytes | memoryview, start: int, end: int) -> None:
-        """Release a frame that becomes no request; close after the replies."""
 
 
 class StalledServer(Protocol):
@@ -167,7 +165,7 @@ def take_late(connection: StalledConnection, data: bytes | memoryview, start: in
     if route is None or not route.changes_state:
         connection.take(data, start, end)
         return
-    connection.refuse_frame(f"{route.name} {_WAITED}", data, start, end)
+    refuse_frame(connection, f"{route.name} {_WAITED}", (data, start, end))
 
 
 def _fileno(connection: StalledConnection) -> int:
