@@ -347,8 +347,12 @@ class Connection(Muting, asyncio.BufferedProtocol):
         if self._closing or self._ended:
             return
         self._closing = True
-        client_id = self.client_id[: limits.LOGGED_ID_MAX]
-        logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
+        logger.info(
+            "connection_refused_request",
+            reason=reason,
+            host=self.client.host,
+            client_id=self.client_id[: limits.LOGGED_ID_MAX],
+        )
         self._pause()
         if pending is None:
             if self.pipeline:
@@ -386,8 +390,9 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def drop_connection(self, reason: str) -> None:
         """Abort the connection and log the reason."""
-        client_id = self.client_id[: limits.LOGGED_ID_MAX]
-        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=client_id)
+        logger.info(
+            "connection_abort", reason=reason, host=self.client.host, client_id=self.client_id[: limits.LOGGED_ID_MAX]
+        )
         self.abort()
 
     def _flush_and_close(self) -> None:
