@@ -19,17 +19,20 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
+from tidegate.errors import StoreUnavailable
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.heartbeat_interval import HeartbeatIntervalEstimator
 from tidegate.groups.heartbeats import Heartbeats, OnCode
 from tidegate.groups.model import MemberRef
 from tidegate.settings import Settings
+from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
 
 _NONE: Final = 0
+_UNAVAILABLE: Final = StoreUnavailable.code.value
 _CONSUMER: Final = "consumer"
 _STREAMS: Final = "stream"
 _TOGETHER_S: Final = 0.005
@@ -198,7 +201,10 @@ class DelayedHeartbeat:
         else:
             self.interval_estimator.interrupted()
         if on_code is not None:
-            on_code(code)
+            try:
+                on_code(code)
+            except Exception:  # noqa: BLE001 - logged; the other heartbeats are released
+                fail_waiter(on_code, _UNAVAILABLE)
 
 
 class DelayedHeartbeats:

@@ -38,6 +38,27 @@ def test_delayed_heartbeats_past_their_end_are_released_at_once() -> None:
     uvloop.run(scenario())
 
 
+async def test_delayed_heartbeats_behind_one_that_raises_are_released() -> None:
+    store: Any = SimpleNamespace(send_in_order=lambda *commands: None)
+    heartbeats: Any = Answering()
+    delayed_heartbeats, codes, failed = DelayedHeartbeats(store, Settings(), heartbeats), list[int](), list[int]()
+
+    def failing(code: int) -> None:
+        failed.append(code)
+        if len(failed) == 1:
+            raise MemoryError
+
+    for on_code in (codes.append, failing, codes.append):
+        delayed_heartbeat = DelayedHeartbeat(delayed_heartbeats)
+        delayed_heartbeat.heartbeat(KEYS, MemberRef("m", 1), on_code)
+        delayed_heartbeats.subscribe(delayed_heartbeat)
+        delayed_heartbeat.until_s = delayed_heartbeats.now_s() + 60.0
+        delayed_heartbeat._judged(0)
+    delayed_heartbeats.release_all()
+
+    assert (codes, failed) == ([0, 0], [0, 15])
+
+
 KEYS = GroupKeys.of("t", 50, "default", "g")
 
 
