@@ -261,13 +261,13 @@ class GroupWaits:
                 entry.away_since = None
             except StoreUnavailable as error:
                 self._note_away(entry, error)
-            except Exception:
-                entry.due_ms = -1
+            except Exception as error:
                 logger.exception("refresh_failed", group=entry.keys.ref)
+                self._note_away(entry, StoreUnavailable(f"the group could not be read: {error}"))
             self._poll_group(entry, entry.due_ms)
 
     def _note_away(self, entry: _Entry, error: StoreUnavailable) -> None:
-        """Keep requests parked during a short outage of Redis; fail them after a longer one."""
+        """Keep requests parked while their group cannot be read for a short time; fail them after a longer one."""
         now = asyncio.get_running_loop().time()
         entry.due_ms = -1
         if entry.away_since is None:

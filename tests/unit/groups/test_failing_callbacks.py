@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.groups import waiting
 from tidegate.groups.commits import Commit
 from tidegate.groups.decision_queue import DecisionQueue
 from tidegate.groups.epoch_heartbeats import EpochHeartbeats
@@ -223,6 +224,20 @@ async def test_damaged_record_of_one_member_fails_its_request_only(store: Any, r
     refusal = damaged.answer.exception()
     assert isinstance(refusal, JoinRefused) and type(refusal.error) is KafkaError
     assert rejoined.answer.done()
+
+
+async def test_waiting_request_fails_where_its_group_stays_unreadable(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(*_: Any) -> Any:
+        raise ValueError("no status")
+
+    monkeypatch.setattr(waiting, "POLL_MS", 1)
+    store.run = run
+    waits = GroupWaits(store, store.settings.model_copy(update={"redis_command_timeout_ms": 1}))
+
+    with waits.watch(KEYS) as watch, pytest.raises(StoreUnavailable):
+        await asyncio.wait_for(watch.synced("m", None, 4, -1), 60)
 
 
 class Decisions(DecisionQueue[str, str]):
