@@ -52,7 +52,6 @@ class Connection(Muting, asyncio.BufferedProtocol):
         self._task_request: PendingRequest | None = None
         self._exclusive: PendingRequest | None = None
         self.splitter = Splitter(server.request_bytes_max)
-        self._own_buffer = False
         self.taken_s = self._paused_s = 0.0
         """Times of the last complete frame and of the last pause of reading, by `perf_counter`."""
         self.half_since_s = math.inf
@@ -62,7 +61,7 @@ class Connection(Muting, asyncio.BufferedProtocol):
         self.transport: Any = None
         self.out: list[Body] = []
         """Replies for the next write."""
-        self._reading = self._scheduled = self._starting = self._paused = False
+        self._reading = self._scheduled = self._starting = self._paused = self._own_buffer = False
         self._closing = self._draining = self._ended = self.closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
@@ -347,12 +346,8 @@ class Connection(Muting, asyncio.BufferedProtocol):
         if self._closing or self._ended:
             return
         self._closing = True
-        logger.info(
-            "connection_refused_request",
-            reason=reason,
-            host=self.client.host,
-            client_id=self.client_id[: limits.LOGGED_ID_MAX],
-        )
+        client_id = self.client_id[: limits.LOGGED_ID_MAX]
+        logger.info("connection_refused_request", reason=reason, host=self.client.host, client_id=client_id)
         self._pause()
         if pending is None:
             if self.pipeline:
@@ -390,9 +385,8 @@ class Connection(Muting, asyncio.BufferedProtocol):
 
     def drop_connection(self, reason: str) -> None:
         """Abort the connection and log the reason."""
-        logger.info(
-            "connection_abort", reason=reason, host=self.client.host, client_id=self.client_id[: limits.LOGGED_ID_MAX]
-        )
+        client_id = self.client_id[: limits.LOGGED_ID_MAX]
+        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=client_id)
         self.abort()
 
     def _flush_and_close(self) -> None:
