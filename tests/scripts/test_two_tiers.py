@@ -18,6 +18,9 @@ from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
 from tidegate.log.retention import Kept, apply_retention, trim
+from tidegate.records.batch import Batch
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.records.cleaning import CleaningRules, clean, key_id
 from tidegate.records.record import iter_heads
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -266,3 +269,20 @@ async def test_times_are_found_as_in_one_log(logs: Logs, tmp_path: Path, seed: i
     kept = [record for record in records if record[0] >= log_start]
     assert before[1] == max(kept, key=lambda record: (record[1], -record[0]))
     assert batches_of(await read(log, log_start, 1))[0].base_offset <= log_start
+
+
+async def test_largest_timestamp_behind_a_compacted_batch(logs: Logs, tmp_path: Path) -> None:
+    """The log start is in a batch whose records from there on were removed by compaction."""
+    log = logs.partition(TOPIC, 0)
+    whole = Batch.parse(build_batch([NewRecord(b"v", key, 9_000) for key in (b"a", b"b")]))
+    first = clean(whole, 0, CleaningRules({key_id(b"b"): 100}, 0, 0, 0)).batch
+    assert first is not None
+    await append(log, Batch.parse(first))
+    await given_batches(log, 10)
+    await log.delete_records(1)
+    await archive(log, tmp_path, 20)
+    await log.store.command("HSET", log.keys.archive, "start", 1)
+    await trim(log, await log.refresh(), Kept(1, 18, 0))
+
+    assert await starts(log) == (1, 18)
+    assert await log.max_timestamp() == (20, 1_009)

@@ -53,7 +53,8 @@ async def largest_timestamp(log: CachedLog, archive: ArchiveReads, state: LogSta
                     if base >= state.log_start:
                         largest = max(largest, read_header(batch).max_timestamp)
                     else:
-                        largest = max(at for offset, at in _records(base, batch) if offset >= state.log_start)
+                        times = (at for offset, at in _records(base, batch) if offset >= state.log_start)
+                        largest = max(largest, max(times, default=-1))  # -1: compacted
     return largest
 
 
