@@ -4,9 +4,9 @@
 A stream without any entry cannot name its end: the log was emptied, or its stream is lost. Then it continues a million
 above every offset that Redis still knows, so that no offset is used for two records, and readers below get an error.
 
-The caller has filled the new stream with everything up to an id. Leader epochs, starts and a producer snapshot beyond
-the new end are lowered to it; the newest leader epoch remains, so that clients never observe a lower one. Each Redis
-group of the log keeps its position in the new stream, limited to the end.
+The caller has filled the new stream with everything up to an id. Leader epochs and starts beyond the new end are
+lowered to it; the newest leader epoch remains, so that clients never observe a lower one. A producer snapshot and times
+of entries beyond it are removed. Each Redis group of the log keeps its position in the new stream, limited to the end.
 
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
@@ -83,6 +83,11 @@ if emptied then
   redis.call("UNLINK", producers, times)
   redis.call("HSET", producers, "offset", start, "max_timestamp", "-1", "max_timestamp_base", "-1")
   redis.call("HSET", meta, "log_start", start, "local_start", start)
+end
+local last_indexed = redis.call("ZRANGE", times, -1, -1)[1]
+while last_indexed and tonumber(last_indexed) >= stop do
+  redis.call("ZREM", times, last_indexed)
+  last_indexed = redis.call("ZRANGE", times, -1, -1)[1]
 end
 redis.call("HDEL", meta, "cleaned", "cleaned_bytes")
 redis.call("PUBLISH", ARGV[7], "repaired")

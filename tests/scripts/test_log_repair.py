@@ -100,6 +100,31 @@ async def test_repair_clamps_what_counted_on_the_stray_entry(store: Store, setti
         assert (await asyncio.wait_for(append(log), _ANSWER_S)).base_offset == _END
 
 
+async def test_repair_removes_indexed_times_above_the_new_end(store: Store, settings: Settings, client: Any) -> None:
+    """Records appended afterwards have other times at these offsets."""
+    async with broker(settings, entry_bytes_max=1) as logs:
+        partition = await _partition(store)
+        log = logs.partition(TOPIC, 0)
+        for number in range(200):
+            await append(log, timestamp=1_000 + number)
+            if number in {79, 159}:
+                log.write_progress()
+        await store.command("PING")
+        assert await store.command("ZCARD", log.keys.times) == 2
+        for number in range(100, 200):
+            await store.command("XDEL", log.keys.log, f"{number}-1")
+
+        end, _ = await asyncio.to_thread(log_repair.repair, client, partition)
+        log.void("load")
+        for number in range(50):
+            await append(log, timestamp=2_000 + number)
+
+        assert end == 100
+        assert await log.offset_for_timestamp(1_050) == (50, 1_050)
+        for number in range(50):
+            assert await log.offset_for_timestamp(2_000 + number) == (100 + number, 2_000 + number)
+
+
 async def test_repair_while_brokers_append_loses_nothing(store: Store, settings: Settings, client: Any) -> None:
     """A stray entry between good ones stops nobody: the copy continues until it has all."""
     async with broker(settings) as logs, broker(settings) as another:
