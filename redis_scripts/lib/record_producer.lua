@@ -32,7 +32,7 @@ function record_producer.judge(producer, epoch, base, last)
     if tonumber(first) == base and tonumber(final) == last then return VERDICT.DUPLICATE, ms, sequence end
     newest = tonumber(final)
   end
-  if not newest then return base == 0 and VERDICT.APPENDED or VERDICT.UNKNOWN_GAP end
+  if not newest then return base == 0 and VERDICT.APPENDED or VERDICT.GAP end -- a marker only: the last sequence is -1
   local ahead = (base - newest - 1) % MASK
   if ahead == 0 then return VERDICT.APPENDED end
   return ahead < AHEAD_MAX and VERDICT.GAP or VERDICT.BEHIND

@@ -89,6 +89,15 @@ async def test_commit_makes_staged_records_visible_at_once(brokers: Brokers, sto
     assert (found.last_stable_offset, found.markers, found.aborted) == (found.high_watermark, [], [])
 
 
+async def test_first_sequence_behind_a_marker(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.add(("t", 0)) == [NONE]
+    await producer.end(True, version=1)
+    assert await producer.add(("t", 0)) == [NONE]
+    assert (await producer.produce("t", version=9, sequence=5))[0] is E.out_of_order_sequence_number
+    assert (await producer.produce("t", version=9, sequence=0))[0] is NONE
+
+
 async def test_abort_drops_staged_records(brokers: Brokers, store: Store) -> None:
     producer = await brokers.producer().init()
     await producer.write("t", 3)

@@ -305,6 +305,15 @@ async def test_log_140_first_sequence(brokers: Brokers) -> None:
     assert (await producer.produce("t", index=1, version=9, sequence=5))[0] is NONE
 
 
+async def test_log_140_first_sequence_behind_a_marker(brokers: Brokers) -> None:
+    producer = await brokers.producer().init()
+    assert await producer.add(("t", 0)) == [NONE]
+    await producer.end(True, version=1)
+    assert await producer.add(("t", 0)) == [NONE]
+    assert (await producer.produce("t", version=9, sequence=5))[0] is E.out_of_order_sequence_number
+    assert (await producer.produce("t", version=9, sequence=0))[0] is NONE
+
+
 async def test_log_141_mixed_batches(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")

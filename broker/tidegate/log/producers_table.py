@@ -74,10 +74,8 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offs
         return Verdict.ACCEPT if base_sequence == 0 else Verdict.UNKNOWN_GAP
     if epoch < state.epoch:
         return Verdict.FENCED
-    if epoch > state.epoch:
+    if epoch > state.epoch or not state.batches:  # without batches its last sequence is -1
         return Verdict.ACCEPT if base_sequence == 0 else Verdict.GAP
-    if not state.batches:
-        return Verdict.ACCEPT if base_sequence == 0 else Verdict.UNKNOWN_GAP
     ahead = (base_sequence - state.batches[-1].last_sequence - 1) & _MASK
     if ahead == 0:
         return Verdict.ACCEPT

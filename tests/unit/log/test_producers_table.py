@@ -30,6 +30,9 @@ def after(*sequences: tuple[int, int], epoch: int = 3) -> ProducerState:
     return state
 
 
+ONLY_A_MARKER = end_transaction(None, 3, 9_000, 0, 9_000)
+
+
 @pytest.mark.parametrize(
     ("state", "epoch", "sequence", "delta", "verdict"),
     [
@@ -47,7 +50,12 @@ def after(*sequences: tuple[int, int], epoch: int = 3) -> ProducerState:
         (after((LAST, 1)), 3, LAST, 1, Verdict.DUPLICATE),
         (after((LAST - 1, 1)), 3, 3, 0, Verdict.GAP),
         (after((0, 0)), 3, LAST, 0, Verdict.BEHIND),
-        (after((-1, 0)), 3, 0, 0, Verdict.ACCEPT),  # only a marker so far
+        (after((-1, 0)), 3, 0, 0, Verdict.ACCEPT),
+        (ONLY_A_MARKER, 3, 0, 4, Verdict.ACCEPT),
+        (ONLY_A_MARKER, 3, 7, 4, Verdict.GAP),
+        (ONLY_A_MARKER, 4, 7, 4, Verdict.GAP),
+        (end_transaction(after((0, 4)), 3, 9_000, 0, 9_000), 3, 5, 0, Verdict.ACCEPT),
+        (end_transaction(after((0, 4)), 4, 9_000, 0, 9_000), 4, 5, 0, Verdict.GAP),
     ],
 )
 def test_batch_is_judged(state: ProducerState | None, epoch: int, sequence: int, delta: int, verdict: Verdict) -> None:
