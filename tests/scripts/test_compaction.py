@@ -179,6 +179,37 @@ async def test_compaction_keeps_producers_sequences(store: Store, settings: Sett
         assert [one[0] for one in await records(other)] == [2, 3, 4]
 
 
+async def test_compaction_between_snapshot_and_pages_of_a_load_is_noticed(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first entry behind the older snapshot is kept, so no gap shows: the log has another version."""
+    await given_log(store)
+    async with broker(settings) as logs, broker(settings) as others:
+        log, other = logs.partition(COMPACTED, 0), others.partition(COMPACTED, 0)
+        producer = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        await add(log, (b"first", b"1"))
+        assert await add(log, (b"a", b"1"), **producer) == 1
+        for number in range(3):
+            await add(log, (b"a", b"x%d" % number))
+        rounds: list[Compacted | None] = []
+        read = Store.read
+
+        async def compacted_behind_the_snapshot(store: Store, *args: Any, **how: Any) -> Any:
+            reply = await read(store, *args, **how)
+            if args[0] == "HGETALL" and not rounds:
+                rounds.append(None)
+                rounds[0] = await compacted(log)
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "read", compacted_behind_the_snapshot)
+            await other.ensure()
+
+        assert [one is not None for one in rounds] == [True]
+        assert [one[0] for one in await records(log)] == [0, 3, 4]
+        assert await add(other, (b"a", b"1"), **producer) == 1  # a duplicate
+
+
 async def test_compaction_while_brokers_append_loses_nothing(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs, broker(settings) as others:

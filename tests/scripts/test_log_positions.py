@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
 from tidegate.errors import OffsetOutOfRange
+from tidegate.log.loading import PAGE_ENTRIES_MAX
 from tidegate.log.logs import Logs
 from tidegate.log.partitions import delete_partition
 from tidegate.log.retention import apply_retention
@@ -262,3 +263,35 @@ async def test_trim_between_snapshot_and_log_is_noticed(
     assert trims == [15]
     assert (known.log_start_offset, known.log_end_offset) == (15, 20)
     assert answer.base_offset == 18
+
+
+async def test_trim_between_pages_of_a_load_is_noticed(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer whose only batches were removed behind the first page is in the newer snapshot."""
+    await given_log(store)
+    async with broker(settings, entry_bytes_max=1) as ours, broker(settings, entry_bytes_max=1) as theirs:
+        log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
+        count, position = PAGE_ENTRIES_MAX + 150, PAGE_ENTRIES_MAX + 20
+        for number in range(count):
+            await append(log, batch(producer_id=7, epoch=0, sequence=0) if number == position else batch())
+        trims: list[int] = []
+        read = Store.read_at_owner
+
+        async def trimmed_behind_the_first_page(store: Store, *args: Any, **how: Any) -> Any:
+            reply = await read(store, *args, **how)
+            if args[0] == "XRANGE" and not trims:
+                trims.append(-1)
+                trims[0] = await log.delete_records(count - 1)
+            return reply
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "read_at_owner", trimmed_behind_the_first_page)
+            known = await other.ensure()
+        (first,) = await store.read("XRANGE", log.keys.log, "-", "+", "COUNT", 1)
+        answer = await append(other, producer_id=7, epoch=0, sequence=0)
+
+    assert trims == [count - 1]
+    assert int(first[0].partition(b"-")[0]) > position
+    assert (known.log_start_offset, known.log_end_offset) == (count - 1, count)
+    assert answer.base_offset == position

@@ -10,9 +10,9 @@ and their order matters.
 2. Snapshot. The producer table and the offset of the snapshot are read from `producers`.
 3. Replay. The entries from the snapshot's offset to the end are read in pages and applied.
 
-Each snapshot describes a prefix of the log, so replay continues it without a gap. The exception is a trim between
-steps 2 and 3: the first entry then starts above the snapshot's offset. Trimming writes a newer snapshot first, so
-the load starts again and finds that snapshot.
+Each snapshot describes a prefix of the log, so replay continues it without a gap. The exceptions are a trim and a
+compaction after step 2: entries above the snapshot's offset may be missing. Both write a newer snapshot first, and
+both show in the meta, which is read after the last page: the load starts again and finds that snapshot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import KafkaStorageError
+from tidegate.errors import KafkaStorageError, StoreUnavailable
 from tidegate.log import open_transactions
 from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
 from tidegate.log.producers_table import ProducerState, from_text
@@ -119,10 +119,20 @@ async def load_state(
                     state.apply(entry, store.clock.now_ms())
                     if entry.writer.startswith(writer):
                         own.append(entry)
-        if whole:
+        if whole and not await _is_replaced(store, keys, state):
             break
+        if whole and attempt == _SNAPSHOT_TRIES - 1:
+            raise StoreUnavailable("the log was trimmed or replaced each time that it was read")
     state.stray = _stray_at_end(state.end, strays, parse_id(last_id))
     return state, own, last if until_torn(last, strays) is last else []
+
+
+async def _is_replaced(store: Store, keys: LogKeys, state: LogState) -> bool:
+    """Whether another stream became the log, or one was trimmed above the snapshot, since the fence."""
+    version, local_start = await store.read("HMGET", keys.meta, "log_version", "local_start")
+    return int(version or 0) != state.log_version or int(local_start or 0) > max(
+        state.snapshot_offset, state.local_start
+    )
 
 
 async def _fence(store: Store, keys: LogKeys, failover_epoch: int) -> list[Any]:
