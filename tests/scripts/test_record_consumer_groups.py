@@ -13,6 +13,9 @@ from kio.schema.errors import ErrorCode
 from tests.scripts.test_record_groups import IDS, KEY, offsets, pending, position
 from tests.scripts.test_record_log import read
 from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.support.wire import RawClient
+from tidegate.apis import consumer_groups, registry
+from tidegate.server.listener import Server
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -167,3 +170,29 @@ async def test_classic_member_of_a_consumer_group(brokers: list[WholeBroker], st
     rows = await store.command("XPENDING", KEYS[1 - kept], "orders", "-", "+", 100)
     assert {owner.decode() for _, owner, *_ in rows} == {classic.member_id}
     assert len(rows) == 10
+
+
+async def test_heartbeat_with_an_assignment_that_cannot_be_written_is_answered(
+    brokers: list[WholeBroker], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise MemoryError
+
+    server = Server(brokers[0].context, registry.load_all(), settings)
+    address = f"127.0.0.1:{await server.open('127.0.0.1', 0)}"
+    joins = request(
+        68, 1, group_id="orders", member_id="a", member_epoch=0, instance_id=None, rack_id=None,
+        rebalance_timeout=timedelta(seconds=60), subscribed_topic_names=("r",), subscribed_topic_regex=None,
+        server_assignor=None, topic_partitions=(),
+    )  # fmt: skip
+    try:
+        async with await RawClient.connect(address) as client:
+            monkeypatch.setattr(consumer_groups, "answer_heartbeat", fail)
+            refused = await client.ask(joins)
+            monkeypatch.undo()
+            joined = await client.ask(joins)
+    finally:
+        await server.close()
+
+    assert refused.error_code is ErrorCode.unknown_server_error
+    assert joined.error_code is ErrorCode.none

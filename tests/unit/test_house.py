@@ -238,7 +238,6 @@ def test_every_api_that_changes_something_is_confirmed() -> None:
 
 ANSWER_BY_THEMSELVES: Final = {
     "committed_offsets.py": {"_acknowledge", "_commit_held", "_confirm"},
-    "consumer_groups.py": {"_answer_owner"},
     "fetch.py": {"answer_message_sets"},
     "fetch_reading.py": {"run"},
     "fetched_offsets.py": {"_or_refuse"},

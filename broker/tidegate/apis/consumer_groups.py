@@ -87,7 +87,7 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
 
     def answer(decided: Decided) -> None:
         if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
-            call.context.tasks.start(_answer_owner(call, keys, decided))
+            call.answer_later(_answer_owner(call, keys, decided), request)
         else:
             answer_heartbeat(call, _METER, decided)
 
