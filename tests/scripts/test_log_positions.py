@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
-from tidegate.errors import OffsetOutOfRange
+from tidegate.errors import OffsetOutOfRange, StoreUnavailable
 from tidegate.log.loading import PAGE_ENTRIES_MAX
 from tidegate.log.logs import Logs
+from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
 from tidegate.log.retention import apply_retention
 from tidegate.log.upkeep import CHECK_INTERVAL_MS, Retention, upkeep_item
@@ -217,6 +218,36 @@ async def test_trimming_proceeds_in_slices(store: Store, settings: Settings, mon
         assert await log.delete_records(590) == 590
         assert await store.command("XLEN", log.keys.log) < 120
         assert (await log.end_offset()).log_end_offset == 600
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "each time"])
+async def test_delete_records_after_an_unnoticed_fail_over(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Redis refuses the snapshot of a state of an earlier failover epoch: the offset is in range all the same."""
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(TOPIC, 0)
+        await append(log, count=10)
+        saves: list[int] = []
+        save = PartitionLog.save_producers
+
+        async def failed_over_before(log: PartitionLog, *args: Any) -> None:
+            saves.append(1)
+            if len(saves) <= times:
+                await store.command("HINCRBY", log.keys.meta, "incarnation", 1)
+            await save(log, *args)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionLog, "save_producers", failed_over_before)
+            if times == 1:
+                assert await log.delete_records(4) == 4
+            else:
+                with pytest.raises(StoreUnavailable):
+                    await log.delete_records(4)
+
+        assert len(saves) == 2
+        assert await log.delete_records(5) == 5
 
 
 async def test_snapshots_keep_the_load_of_a_view_short(

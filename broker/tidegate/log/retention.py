@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from tidegate.errors import OffsetOutOfRange
+from tidegate.errors import OffsetOutOfRange, StoreUnavailable
 from tidegate.log.archived import archived_range, segments_from, segments_holding
 from tidegate.log.loading import entry_holding, pages
 from tidegate.store.scripts import Script
@@ -27,6 +27,7 @@ logger = structlog.get_logger()
 TRIM_LOG = Script("log/trim_log")
 
 SLICE_ENTRIES: Final = 1_000
+_TRIES: Final = 2
 
 
 async def delete_records(log: CachedLog, offset: int) -> int:
@@ -34,14 +35,18 @@ async def delete_records(log: CachedLog, offset: int) -> int:
 
     Returns the log start. Raises OffsetOutOfRange, UnknownTopicOrPartition, StoreUnavailable.
     """
-    state = await log.refresh()
-    if offset == -1:
-        offset = state.high_watermark
-    if offset < 0 or offset > state.high_watermark:
-        raise OffsetOutOfRange
-    if offset <= state.log_start:
-        return state.log_start
-    return await trim(log, state, Kept(offset, offset, await _bytes_below(log, state, offset)))
+    for _ in range(_TRIES):
+        state = await log.refresh()
+        start = state.high_watermark if offset == -1 else offset
+        if not 0 <= start <= state.high_watermark:
+            raise OffsetOutOfRange
+        if start <= state.log_start:
+            return state.log_start
+        try:
+            return await trim(log, state, Kept(start, start, await _bytes_below(log, state, start)))
+        except OffsetOutOfRange:
+            log.void("its snapshot was refused")  # the log has a later failover epoch
+    raise StoreUnavailable("the log failed over while its records were deleted")
 
 
 async def apply_retention(log: CachedLog) -> int:
