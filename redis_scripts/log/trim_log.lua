@@ -8,7 +8,8 @@ The last entry is never removed (only it shows where the log ends), nor the one 
 Whole nodes of the stream are removed; the local start hides the entries left below it.
 
 KEYS[1]  log        stream
-KEYS[2]  meta       hash  state, log_start, local_start, bytes, cleaned_bytes
+KEYS[2]  meta       hash  state, log_start, local_start, bytes, cleaned_bytes; recount: the local start when
+                          bytes was estimated, until retention counts the log
 KEYS[3]  times      zset  base offset, 19 digits -> largest timestamp
 KEYS[4]  producers  hash  offset of the snapshot, which the local start never exceeds
 KEYS[5]  archive    hash  start, end
@@ -17,6 +18,7 @@ ARGV[2]  local start offset; the log start applies if that is higher
 ARGV[3]  limit of entries removed
 ARGV[4]  bytes that the caller counted below the new local start
 ARGV[5]  wake channel: gets "trimmed"
+ARGV[6]  1 if the bytes are an estimate
 Returns  {NONE, log start offset, local start offset, entries removed}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          OFFSET_OUT_OF_RANGE         above the snapshot: write the snapshot first; or above what is archived
@@ -40,6 +42,7 @@ if local_start > known_local then
     if not archived then return { ERROR.OFFSET_OUT_OF_RANGE } end
   end
   redis.call("HINCRBY", meta, "bytes", string.format("%.0f", 0 - tonumber(ARGV[4])))
+  if ARGV[6] == "1" then redis.call("HSET", meta, "recount", string.format("%.0f", local_start)) end
   if cleaned_bytes then -- the compacted part is the first one
     redis.call("HSET", meta, "cleaned_bytes", string.format("%.0f", math.max(tonumber(cleaned_bytes) - tonumber(ARGV[4]), 0)))
   end

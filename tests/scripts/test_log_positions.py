@@ -250,6 +250,40 @@ async def test_delete_records_after_an_unnoticed_fail_over(
         assert await log.delete_records(5) == 5
 
 
+async def test_delete_records_of_many_entries_counts_bytes_later(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate is too high where the deleted entries are the larger ones: retention does not rely on it."""
+    monkeypatch.setattr("tidegate.log.loading.PAGE_ENTRIES_MAX", 10)
+    monkeypatch.setattr("tidegate.log.retention.COUNTED_PAGES_MAX", 2)
+    await given_log(store)
+    async with broker(settings, entry_bytes_max=1) as logs:
+        log = logs.partition(_topic(retention_bytes=30_000), 0)
+        for number in range(120):
+            await append(log, value=b"x" * (5_000 if number < 60 else 10))
+        log.write_progress()
+        await store.command("PING")
+        ranges: list[Any] = []
+        read = Store.read_at_owner
+
+        async def counted(store: Store, *args: Any, **how: Any) -> Any:
+            ranges.append(args)
+            return await read(store, *args, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "read_at_owner", counted)
+            assert await log.delete_records(60) == 60
+        estimate = int(await store.command("HGET", log.keys.meta, "bytes"))
+        assert await apply_retention(log) == 60
+        size = int(await store.command("HGET", log.keys.meta, "bytes"))
+
+        assert len(ranges) == 2
+        assert estimate > 30_000 > size > 0
+        assert await store.command("HGET", log.keys.meta, "recount") is None
+        assert await log.delete_records(-1) == 120
+        assert 0 <= int(await store.command("HGET", log.keys.meta, "bytes")) < size
+
+
 async def test_snapshots_keep_the_load_of_a_view_short(
     store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

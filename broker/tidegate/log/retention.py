@@ -27,6 +27,8 @@ logger = structlog.get_logger()
 TRIM_LOG = Script("log/trim_log")
 
 SLICE_ENTRIES: Final = 1_000
+COUNTED_PAGES_MAX: Final = 32
+"""Pages of entries below an offset whose bytes DeleteRecords counts; the bytes of more are estimated."""
 _TRIES: Final = 2
 
 
@@ -43,7 +45,7 @@ async def delete_records(log: CachedLog, offset: int) -> int:
         if start <= state.log_start:
             return state.log_start
         try:
-            return await trim(log, state, Kept(start, start, await _bytes_below(log, state, start)))
+            return await trim(log, state, Kept(start, start, *await _bytes_below(log, state, start)))
         except OffsetOutOfRange:
             log.void("its snapshot was refused")  # the log has a later failover epoch
     raise StoreUnavailable("the log failed over while its records were deleted")
@@ -79,11 +81,12 @@ async def apply_retention(log: CachedLog) -> int:
 
 
 class Kept(NamedTuple):
-    """The new log start, the new local start, and the bytes to be removed from Redis."""
+    """The new log start, the new local start, and the bytes to be removed from Redis, counted or estimated."""
 
     log_start: int
     local_start: int
     removed_bytes: int
+    is_estimate: bool = False
 
 
 class Rule(NamedTuple):
@@ -121,8 +124,9 @@ async def trim(log: CachedLog, state: LogState, kept: Kept) -> int:
     removed = 1
     while removed:
         log_start, _, removed = await log.store.run(
-            TRIM_LOG, names, kept.log_start, kept.local_start, SLICE_ENTRIES, kept.removed_bytes, keys.wake
-        )
+            TRIM_LOG, names, kept.log_start, kept.local_start, SLICE_ENTRIES, kept.removed_bytes, keys.wake,
+            int(kept.is_estimate),
+        )  # fmt: skip
         await asyncio.sleep(0)
     state = await log.refresh()
     return max(state.log_start, int(log_start))
@@ -184,28 +188,42 @@ def _share(segment: Segment, state: LogState) -> int:
     return segment.size * max(count, 0) // (segment.end_offset - segment.from_offset)
 
 
-async def _bytes_below(log: CachedLog, state: LogState, offset: int) -> int:
-    """Bytes of the entries that end at or below the offset; too high a count would delete too much later."""
-    size = 0
+async def _bytes_below(log: CachedLog, state: LogState, offset: int) -> tuple[int, bool]:
+    """Bytes of the entries that end at or below the offset, and whether they are an estimate: they are many."""
+    size, page_count = 0, 0
     async with aclosing(pages(log.store, log.keys, state.local_start, state.mean_entry_bytes)) as read:
         async for entries in read:
             for entry in entries:
                 if entry.end > offset:
-                    return size
+                    return size, False
                 size += entry.size
-    return size
+            page_count += 1
+            if page_count == COUNTED_PAGES_MAX:
+                break
+        else:
+            return size, False
+    log_bytes = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
+    share = log_bytes * (offset - state.local_start) // (state.end - state.local_start)
+    return max(size, share), True
 
 
 async def _log_bytes(log: CachedLog) -> int:
-    """The estimate of the log's bytes in Redis, recounted if it cannot be right."""
+    """The estimate of the log's bytes in Redis, recounted if it cannot be right.
+
+    Too high an estimate would delete too much: where bytes are limited, what DeleteRecords estimated is counted, too.
+    """
     log.write_progress()
-    estimate = int(await log.store.command("HGET", log.keys.meta, "bytes") or 0)
-    if estimate >= 0:
-        return estimate
+    meta, config = log.keys.meta, log.topic.config
+    estimate, recount = await log.store.command("HMGET", meta, "bytes", "recount")
+    is_limited = config.retention_bytes >= 0 or config.local_retention_bytes >= 0
+    if int(estimate or 0) >= 0 and not (recount and is_limited):
+        return int(estimate or 0)
     state, counted = await log.refresh(), 0
     async for entries in pages(log.store, log.keys, 0, state.mean_entry_bytes):
         counted += sum(entry.size for entry in entries)
-    await log.store.command("HSET", log.keys.meta, "bytes", counted)
+    await log.store.command("HSET", meta, "bytes", counted)
+    if recount and await log.store.command("HGET", meta, "recount") == recount:
+        await log.store.command("HDEL", meta, "recount")
     return counted
 
 
