@@ -19,7 +19,7 @@ from tidegate.settings import Settings
 
 
 @on_both_loops
-async def test_fetch_closed_while_its_topic_is_looked_up_opens_no_session() -> None:
+async def test_fetch_closed_while_its_topic_is_refreshed_opens_no_session() -> None:
     broker = FakeBroker([FakeLog()])
     context, asked, answers = broker.context, asyncio.Event(), asyncio.Event()
 
