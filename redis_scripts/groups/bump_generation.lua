@@ -38,7 +38,8 @@ end
 if not stored_state then return keep_floor() end
 
 local function is_behind()
-  if stored[5] == "consumer" or stored[5] == "streams" then return false end -- epochs fence members of such groups
+  local kind = stored[5]
+  if kind == "consumer" or kind == "share" or kind == "streams" then return false end -- epochs fence their members
   if handed_out < 0 then return stored[4] ~= ARGV[8] end
   if handed_out > math.max(generation, floor) then return true end
   return assigned and handed_out == generation and stored_state == STATE.COMPLETING

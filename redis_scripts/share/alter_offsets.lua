@@ -19,6 +19,7 @@ local found = call("HMGET", group, "type", "state")
 if found[1] and found[1] ~= "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
 if found[2] and found[2] ~= "Empty" then return { ERROR.NON_EMPTY_GROUP } end
 if not found[1] and #KEYS > 3 then
+  call("PERSIST", group) -- of a lost group its generation_floor is left
   local id, locator, org = string.match(ARGV[2], "^(%S+) (([^/]+)/%S+)$")
   call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "type", "share", "state", "Empty",
     "prev_state", "Dead", "generation", "0", "version", "1", "state_since", now, "created", now, "reason", "",

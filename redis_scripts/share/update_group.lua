@@ -77,6 +77,7 @@ local fields = list()
 if #fields > 0 then
   local now_text = string.format("%.0f", now)
   if not found[1] then
+    call("PERSIST", group) -- of a lost group its generation_floor is left
     local id, locator, org = string.match(ARGV[8], "^(%S+) (([^/]+)/%S+)$")
     call("HSET", group, "id", id, "org", org, "tier", "org", "locator", locator, "created", now_text, "reason", "")
   end

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.shares import ShareWorld
 from tests.support.steps import sweep_expiry
+from tests.support.whole_broker import request
 from tidegate.groups.share import coordinator
 
 INVALID, FENCED, UNKNOWN = "INVALID_REQUEST", "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID"
@@ -135,6 +136,30 @@ async def test_describe(shares: ShareWorld) -> None:
     assert member.subscribed_topic_names == ("t2",)
     (topic,) = member.assignment.topic_partitions
     assert (topic.topic_name, topic.partitions) == ("t2", (0, 1))
+
+
+async def test_group_outlives_the_floor_of_a_remembered_generation(shares: ShareWorld) -> None:
+    assert await shares.report_generation(5)
+    assert 0 < await shares.brokers[0].store.command("PTTL", shares.keys.group) <= 1_800_000
+    a = shares.member("a")
+
+    await shares.joined(a)
+
+    assert await shares.brokers[0].store.command("PTTL", shares.keys.group) == -1
+
+
+@pytest.mark.parametrize("generation", [9, -1])
+async def test_group_with_lost_epochs_keeps_its_members(shares: ShareWorld, generation: int) -> None:
+    a = shares.member("a")
+    await shares.joined(a)
+
+    assert not await shares.report_generation(generation, failover_epoch=7)
+
+    group = await shares.describe()
+    assert (group.group_state, group.group_epoch) == ("Stable", 2)
+    (result,) = (await shares.brokers[1].connect().ask(request(42, 2, groups_names=["jobs"]))).results
+    assert result.error_code is ErrorCode.non_empty_group
+    assert await a.heartbeat() == (2, None)
 
 
 async def test_sessions_are_swept(shares: ShareWorld) -> None:

@@ -113,6 +113,14 @@ async def test_scenario_50_alter_creates_a_group(shares: ShareWorld) -> None:
     assert await a.fetch(0) == "3-4x1"
 
 
+async def test_group_made_by_altered_offsets_outlives_the_floor(shares: ShareWorld) -> None:
+    assert await shares.report_generation(5)
+
+    assert await altered(shares, ("t1", 0, 3)) == "NONE"
+
+    assert await shares.brokers[0].store.command("PTTL", shares.keys.group) == -1
+
+
 async def test_altered_offsets_of_one_partition_leave_the_others_to_the_reset_policy(shares: ShareWorld) -> None:
     await shares.configure(share_auto_offset_reset="latest")
     for partition in (0, 1):

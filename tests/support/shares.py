@@ -20,6 +20,8 @@ from tests.support.logs import batch_bytes
 from tests.support.whole_broker import request
 from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
+from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
+from tidegate.groups.generation_guard import BUMP_GENERATION, SKIP
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -103,6 +105,13 @@ class ShareWorld:
     def first(self, topic: str = "t1", partition: int = 0) -> SharePartition:
         """A share-partition by its topic's name."""
         return SharePartition(self.topics[topic].topic_id, partition)
+
+    async def report_generation(self, generation: int, failover_epoch: int = 0) -> bool:
+        """What a broker that reconnects reports of the group, or one that starts (-1); whether the group was behind."""
+        store = self.brokers[0].store
+        args = [*group_script_args(store, self.keys, "1"), generation, 1, SKIP, failover_epoch]
+        (was_behind,) = await store.run(BUMP_GENERATION, group_script_keys(self.keys), *args)
+        return bool(was_behind)
 
     async def start_offset(self, topic: str = "t1", partition: int = 0) -> int:
         """The first unfinished offset."""
