@@ -29,6 +29,7 @@ import pytest
 from bench.cluster import REPOSITORY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
 from tests.support.wire import encode_request
+from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
 from tidegate.protocol.primitives import uvarint
 from tidegate.protocol.produce_request import PARTITIONS_MAX
 from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX
@@ -123,6 +124,23 @@ def create_topics() -> bytes:
     return frame(19, 2, body + struct.pack(">ib", 1_000, 0))
 
 
+def streams_heartbeat(length: int) -> bytes:
+    """A join whose subtopologies each read what the one after it writes; only the last one reads another topic."""
+
+    def text(value: str) -> bytes:
+        return uvarint(len(value) + 1) + value.encode()
+
+    def subtopology(name: str, source: bytes, sink: str, repartition: bytes) -> bytes:
+        return text(name) + source + b"\1\1\2" + text(sink) + repartition + b"\1\0"
+
+    body = b"".join(
+        subtopology(str(i), b"\1", f"r{i}", b"\2" + text(f"r{i + 1}") + bytes(6) + b"\1\0") for i in range(length)
+    ) + subtopology("last", b"\2" + text("t"), f"r{length}", b"\1")
+    body = struct.pack(">i", 0) + uvarint(length + 2) + body + b"\0"
+    head = text("streams") + text("m") + struct.pack(">ii", 0, 0) + b"\0\0" + struct.pack(">i", 1_000)
+    return frame(88, 0, head + b"\1" + body + b"\1\1\1" + text("p") + b"\xff\0\0\0\0\0", tags=b"\0")
+
+
 ROWS: dict[str, Callable[[], bytes]] = {
     "produce, a small batch of many records": produce_bomb,
     "produce, partitions by the frame": lambda: produce_nulls(13_000_000, 2_000_000),
@@ -136,6 +154,7 @@ ROWS: dict[str, Callable[[], bytes]] = {
     "api versions, empty tags": api_versions,
     "api versions, header tags": header_tags,
     "create topics, long text": create_topics,
+    "streams heartbeat, subtopologies": lambda: streams_heartbeat(FEW // 3 - 1),
 }
 
 
@@ -193,6 +212,7 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
     "most describe producers": lambda: frame(
         61, 0, b"\2\x0aneighbour" + uvarint(FEW + 1) + bytes(4 * FEW) + b"\0\0", tags=b"\0"
     ),
+    "most subtopologies": lambda: streams_heartbeat(SUBTOPOLOGIES_MAX - 1),
     "most epochs": lambda: frame(
         23, 2, struct.pack(">ih", 1, 9) + b"neighbour" + struct.pack(">i", MOST) + struct.pack(">iii", 0, -1, 0) * MOST
     ),

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 TOPOLOGY_NAMES_MAX: Final = 1 << 20
 """Characters of the names and configs of one topology."""
+SUBTOPOLOGIES_MAX: Final = 2_000
+"""Subtopologies of one topology; an application has some ten."""
 _TASK_OFFSET_INTERVAL: Final = i32Timedelta.parse(timedelta(minutes=1))
 """How often a member may report the offsets of its tasks, which no assignment depends on."""
 _LEGACY_RECOVERY_LAG, _NO_RECOVERY_LAG, _RECOVERY_LAG = i64(0), i64(-1), i64(10_000)
@@ -193,6 +195,8 @@ def _owned(request: StreamsGroupHeartbeatRequest) -> Tasks | None:
 
 def _topology(sent: asked.Topology) -> Topology:
     """The topology of a join. Raises InvalidRequest, StreamsInvalidTopology."""
+    if len(sent.subtopologies) > SUBTOPOLOGIES_MAX:
+        raise InvalidRequest(f"the topology has more than {SUBTOPOLOGIES_MAX} subtopologies")
     topology = Topology(sent.epoch, tuple(map(_subtopology, sent.subtopologies)))
     for name in topology.topics:
         if not names.is_legal(name) or name in names.INTERNAL:

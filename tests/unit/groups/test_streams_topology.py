@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -109,6 +110,85 @@ def test_check_refuses_contradiction(subtopologies: tuple[Subtopology, ...]) -> 
 
 def test_check_fixed_repartition_topic_without_writer() -> None:
     check(Topology(0, (Subtopology("0", ("a",), (InternalTopic("r", 3),)),)))
+
+
+class CountedName(str):
+    """A name that counts its look-ups."""
+
+    __slots__ = ()
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedName.lookups += 1
+        return super().__hash__()
+
+
+def reversed_chain(length: int) -> Topology:
+    """Each subtopology reads what the one after it writes; only the last one reads a topic that exists."""
+    names = [CountedName(f"r{i}") for i in range(length + 1)]
+    chain = (Subtopology(str(i), (), (InternalTopic(names[i + 1]),), (names[i],)) for i in range(length))
+    return Topology(0, (*chain, Subtopology("last", ("t",), (), (names[length],))))
+
+
+def many_groups(length: int) -> Topology:
+    """One subtopology with a copartition group for each of its repartition topics."""
+    names = [CountedName(f"r{i}") for i in range(length)]
+    internal = tuple(InternalTopic(name) for name in names)
+    groups = tuple(frozenset({name}) for name in names)
+    return Topology(0, (Subtopology("0", ("t",), (), tuple(names)), Subtopology("1", (), internal, (), (), groups)))
+
+
+@pytest.mark.parametrize("topology_of", [reversed_chain, many_groups])
+def test_configure_takes_steps_in_proportion_to_names(topology_of: Callable[[int], Topology]) -> None:
+    for length in (100, 800):
+        topology = topology_of(length)
+        CountedName.lookups = 0
+        check(topology)
+        assert len(configure(topology, Topics({"t": 3})).missing) >= length
+        assert CountedName.lookups < 50 * length
+
+
+def counts_by_passes(topology: Topology, external: Mapping[str, int]) -> dict[str, int]:
+    """The partitions of the repartition topics, with passes over all subtopologies until nothing changes."""
+    counts = {t.name: t.partition_count for one in topology.subtopologies for t in one.repartition_sources}
+    counts = {name: count for name, count in counts.items() if count}
+    before = -1
+    while len(counts) > before:
+        before = len(counts)
+        for one in topology.subtopologies:
+            known = [external[name] for name in one.source_topics]
+            for name in one.repartition_sinks:
+                own = known + [counts[topic.name] for topic in one.repartition_sources if topic.name in counts]
+                if own:
+                    counts.setdefault(name, max(own))
+    return counts
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_configure_sizes_repartition_topics_in_the_order_of_subtopologies(seed: int) -> None:
+    rng = random.Random(seed)
+    size = rng.randint(1, 6)
+    read: list[list[InternalTopic]] = [[] for _ in range(size)]
+    written: list[list[str]] = [[] for _ in range(size)]
+    for i in range(rng.randint(1, 8)):
+        read[rng.randrange(size)].append(InternalTopic(f"r{i}", rng.choice([0, 0, 0, 2])))
+        for _ in range(rng.randint(1, 2)):
+            written[rng.randrange(size)].append(f"r{i}")
+    external = {f"t{i}": rng.randint(1, 9) for i in range(size)}
+    sources = [(f"t{i}",) if rng.random() < 0.4 or not read[i] else () for i in range(size)]
+    topology = Topology(
+        0, tuple(Subtopology(str(i), sources[i], tuple(read[i]), tuple(written[i])) for i in range(size))
+    )
+    counts = counts_by_passes(topology, external)
+
+    unsized = sorted(name for one in topology.subtopologies for name in one.repartition_sinks if name not in counts)
+    if unsized:
+        with pytest.raises(StreamsInvalidTopology, match=", ".join(unsized[:3])):
+            check(topology)
+    else:
+        check(topology)
+        missing = configure(topology, Topics(external)).missing
+        assert {topic.name: topic.partition_count for topic in missing} == counts
 
 
 @pytest.mark.parametrize("topology", [word_count(), joined(frozenset({"a", "b"}), repartition=2)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from typing import Final
 
 from tidegate.groups.consumer.model import Topics
@@ -121,8 +122,9 @@ def configure(topology: Topology, topics: Topics) -> Configured:
     wanted = _repartition_counts(topology, counts)
     try:
         for one in topology.subtopologies:
+            own = {topic.name: topic.partition_count for topic in one.repartition_sources}
             for group in one.copartition_groups:
-                wanted |= _copartitioned(group, one, wanted, counts)
+                wanted |= _copartitioned(group, own, wanted, counts)
         tasks = {
             one.subtopology_id: max(wanted.get(name, counts.get(name, 0)) for name in one.sources)
             for one in topology.subtopologies
@@ -151,32 +153,39 @@ def _repartition_counts(topology: Topology, external: Mapping[str, int]) -> dict
         for topic in one.repartition_sources
         if topic.partition_count
     }
-    open_sinks = [(one, name) for one in topology.subtopologies for name in one.repartition_sinks if name not in counts]
-    while open_sinks:
-        unresolved = []
-        for one, name in open_sinks:
-            own = [counts[topic.name] for topic in one.repartition_sources if topic.name in counts]
-            own += [external[topic] for topic in one.source_topics if topic in external]
+    largest: dict[int, int] = {}  # index of a subtopology -> partitions of its largest source so far
+    readers: dict[str, list[int]] = {}
+    for index, one in enumerate(topology.subtopologies):
+        for topic in one.repartition_sources:
+            readers.setdefault(topic.name, []).append(index)
+        known = [counts[topic.name] for topic in one.repartition_sources if topic.name in counts]
+        known += [external[name] for name in one.source_topics if name in external]
+        if known:
+            largest[index] = max(known)
+    due = [(0, index) for index in largest]  # a heap: sweeps over the subtopologies, each in the topology's order
+    while due:
+        sweep, index = heappop(due)
+        for name in topology.subtopologies[index].repartition_sinks:
             if name in counts:
                 continue
-            if own:
-                counts[name] = max(own)
-            else:
-                unresolved.append((one, name))
-        if len(unresolved) == len(open_sinks):
-            names = _shown(name for _, name in unresolved)
-            raise StreamsInvalidTopology(f"nothing determines the number of partitions of {names}")
-        open_sinks = unresolved
+            counts[name] = largest[index]
+            for reader in readers.get(name, ()):
+                if reader not in largest:
+                    heappush(due, (sweep if reader > index else sweep + 1, reader))
+                largest[reader] = max(largest.get(reader, 0), counts[name])
+    unresolved = [name for one in topology.subtopologies for name in one.repartition_sinks if name not in counts]
+    if unresolved:
+        raise StreamsInvalidTopology(f"nothing determines the number of partitions of {_shown(unresolved)}")
     return counts
 
 
 def _copartitioned(
-    group: frozenset[str], subtopology: Subtopology, wanted: Mapping[str, int], counts: Mapping[str, int]
+    group: frozenset[str], own: Mapping[str, int], wanted: Mapping[str, int], counts: Mapping[str, int]
 ) -> dict[str, int]:
-    """Partitions of the repartition topics of a copartition group."""
-    repartition = {topic.name: topic for topic in subtopology.repartition_sources if topic.name in group}
-    external = {name: counts[name] for name in group - repartition.keys()}
-    fixed = {name: topic.partition_count for name, topic in repartition.items() if topic.partition_count}
+    """Partitions of the repartition topics of a copartition group; `own` has those of its subtopology, as given."""
+    repartition = sorted(name for name in group if name in own)
+    external = {name: counts[name] for name in group if name not in own}
+    fixed = {name: own[name] for name in repartition if own[name]}
     deciding = external or fixed
     if len(set(deciding.values())) > 1:
         raise _IncorrectlyPartitionedError(f"Topics do not have the same number of partitions: {_counted(deciding)}")
