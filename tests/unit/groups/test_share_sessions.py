@@ -1,4 +1,4 @@
-"""Share sessions: how many partitions they remember together."""
+"""Share sessions: how many there may be, and how many partitions they remember."""
 
 from __future__ import annotations
 
@@ -41,3 +41,59 @@ def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         sessions.open(KEYS, "c", 3, partitions(0, 1, 2, 3))
     assert len(sessions) == 1
+
+
+def test_sessions_of_one_connection_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "CONNECTION_SESSIONS_MAX", 2)
+    ended: list[ShareSession] = []
+    sessions = ShareSessions(3, ended.append)
+    a = sessions.open(KEYS, "a", 1, [])
+    sessions.open(KEYS, "b", 1, [])
+    with pytest.raises(ShareSessionLimitReached):
+        sessions.open(KEYS, "c", 1, [])
+
+    sessions.open(KEYS, "c", 2, [])
+    assert sessions.open(KEYS, "a", 1, []).session_id == a.session_id
+    with pytest.raises(ShareSessionLimitReached):  # a session cannot be moved to a connection that has its own
+        sessions.proceed(KEYS, "c", 1, 1)
+    sessions.close_connection(1)
+    assert sessions.proceed(KEYS, "c", 1, 1).connection_id == 1
+    sessions.close_connection(2)
+    assert [one.member_id for one in ended if one.member_id == "c"] == []
+    sessions.close_connection(1)
+    assert sorted(one.member_id for one in ended) == ["a", "b", "c"]
+    assert len(sessions) == 0
+
+
+def test_sessions_of_one_connection_leave_others_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_sessions, "CONNECTION_PARTITIONS_MAX", 3)
+    sessions = ShareSessions(10, list[ShareSession]().append)
+    a = sessions.open(KEYS, "a", 1, partitions(0, 1))
+    with pytest.raises(ShareSessionLimitReached):
+        sessions.open(KEYS, "b", 1, partitions(0, 1))
+    with pytest.raises(ShareSessionLimitReached):
+        sessions.add(a, partitions(2, 3))
+    sessions.add(a, partitions(2))
+
+    sessions.open(KEYS, "b", 2, partitions(0, 1, 2))
+    with pytest.raises(ShareSessionLimitReached):
+        sessions.proceed(KEYS, "b", 1, 1)
+    assert sessions.proceed(KEYS, "b", 1, 2).connection_id == 2
+
+
+@pytest.mark.parametrize("limit", ["PARTITIONS_MAX", "CONNECTION_PARTITIONS_MAX"])
+def test_refused_open_keeps_the_old_session(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(share_sessions, limit, 2)
+    ended: list[ShareSession] = []
+    sessions = ShareSessions(1, ended.append)
+    a = sessions.open(KEYS, "a", 1, partitions(0))
+    superseded: list[bool] = []
+    a.on_superseded.add(lambda: superseded.append(True))
+
+    with pytest.raises(ShareSessionLimitReached):
+        sessions.open(KEYS, "a", 1, partitions(0, 1, 2))
+
+    assert not superseded
+    assert sessions.proceed(KEYS, "a", 1, 1) is a
+    sessions.close_connection(1)
+    assert ended == [a]

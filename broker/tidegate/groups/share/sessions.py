@@ -21,6 +21,10 @@ FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2_147_483_647
 PARTITIONS_MAX: Final = 200_000
 """Share-partitions of all sessions of a broker, about 300 bytes each."""
+CONNECTION_SESSIONS_MAX: Final = 8
+"""A client has one session on its connection to a broker."""
+CONNECTION_PARTITIONS_MAX: Final = 20_000
+"""Share-partitions of the sessions of one connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,8 @@ class ShareSessions:
     ) -> ShareSession:
         """Open a member's session in place of any old one, whose locks stay. Raises ShareSessionLimitReached."""
         name = (keys.group, member_id)
-        old = self._sessions.pop(name, None)
-        if old is not None:
-            self._size -= old.size
-            old.supersede()
-        if len(self._sessions) >= self._max:
+        old = self._sessions.get(name)
+        if old is None and len(self._sessions) >= self._max:
             raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
         session = ShareSession(keys, member_id, token_hex(4) if old is None else old.session_id, connection_id)
         session.partitions = {partition: ReadPartition() for partition in wanted}
@@ -135,15 +136,21 @@ class ShareSessions:
                 if partition in session.partitions:
                     session.partitions[partition] = found
             session.released = [one for one in old.all_partitions() if one not in session.partitions]
-        self._check_limit(session.size)
-        self._size += session.size
+        self._check_connection(connection_id, session.size, old)
+        added = session.size - (0 if old is None else old.size)
+        self._check_limit(added)
+        if old is not None:
+            old.supersede()
+        self._size += added
         self._sessions[name] = session
         return session
 
     def add(self, session: ShareSession, wanted: Iterable[SharePartition]) -> set[SharePartition]:
         """Add partitions to a session; those that are new to it. Raises ShareSessionLimitReached."""
         added = {partition for partition in wanted if partition not in session.partitions}
-        self._check_limit(len(added))
+        if added:
+            self._check_connection(session.connection_id, session.size + len(added), session)
+            self._check_limit(len(added))
         session.partitions.update((partition, ReadPartition()) for partition in added)
         self._size += len(added)
         return added
@@ -161,11 +168,23 @@ class ShareSessions:
         if self._size + added > PARTITIONS_MAX:
             raise ShareSessionLimitReached(f"the share sessions of this broker have {PARTITIONS_MAX} partitions")
 
+    def _check_connection(self, connection_id: int, size: int, session: ShareSession | None) -> None:
+        """Raises ShareSessionLimitReached if a session of this size is too much beside the connection's others."""
+        sizes = [
+            one.size for one in self._sessions.values() if one.connection_id == connection_id and one is not session
+        ]
+        if len(sizes) >= CONNECTION_SESSIONS_MAX:
+            raise ShareSessionLimitReached(f"the connection has {CONNECTION_SESSIONS_MAX} share sessions")
+        if size + sum(sizes) > CONNECTION_PARTITIONS_MAX:
+            raise ShareSessionLimitReached(
+                f"a connection's sessions have {CONNECTION_PARTITIONS_MAX} partitions at most"
+            )
+
     def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
         """The session of a request with its next epoch, which is then taken; another connection may continue with it.
 
         A fetch that is under way on the connection before it ends.
-        Raises ShareSessionNotFound, InvalidShareSessionEpoch.
+        Raises ShareSessionNotFound, InvalidShareSessionEpoch, ShareSessionLimitReached.
         """
         session = self._sessions.get((keys.group, member_id))
         if session is None:
@@ -173,6 +192,7 @@ class ShareSessions:
         if epoch != session.epoch:
             raise InvalidShareSessionEpoch(f"the next share session epoch is {session.epoch}, not {epoch}")
         if connection_id != session.connection_id:
+            self._check_connection(connection_id, session.size, session)
             session.supersede()
             session.connection_id = connection_id
         session.advance()
