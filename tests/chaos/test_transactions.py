@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 import uuid
 from collections import Counter
@@ -21,13 +22,13 @@ KILL_EVERY_S = 2.5
 WAIT_S = 60
 
 
-def _write(bootstrap: str, topic: str, seed: int, until_s: float) -> dict[int, str]:
-    """Transactions until the time is over; each number's outcome: committed, aborted, or unknown."""
+def _write(bootstrap: str, topic: str, seed: int, over: threading.Event) -> dict[int, str]:
+    """Transactions until it is over, and one is committed; each number's outcome: committed, aborted, or unknown."""
     draw = random.Random(seed)
     outcomes: dict[int, str] = {}
     producer: Producer | None = None
     number = 0
-    while time.monotonic() < until_s:
+    while not over.is_set() or "committed" not in outcomes.values():
         number += 1
         outcomes[number] = "aborted"
         try:
@@ -83,8 +84,8 @@ async def test_transactions_stay_whole_while_brokers_are_killed(log_format: str)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         [created] = admin.create_topics([NewTopic(topic, PARTITIONS, config={"tidegate.format": log_format})]).values()
         await asyncio.to_thread(created.result, WAIT_S)
-        until_s = time.monotonic() + RUN_S
-        writing = asyncio.create_task(asyncio.to_thread(_write, bootstrap, topic, seed, until_s))
+        until_s, over = time.monotonic() + RUN_S, threading.Event()
+        writing = asyncio.create_task(asyncio.to_thread(_write, bootstrap, topic, seed, over))
         killed = 0
         while time.monotonic() < until_s:
             await asyncio.sleep(KILL_EVERY_S)
@@ -92,6 +93,7 @@ async def test_transactions_stay_whole_while_brokers_are_killed(log_format: str)
             broker.kill()
             killed += 1
             await asyncio.to_thread(broker.start)
+        over.set()
         outcomes = await writing
         closing = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
         await asyncio.to_thread(closing.init_transactions, WAIT_S)  # ends what was left open

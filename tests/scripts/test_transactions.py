@@ -6,7 +6,7 @@ Each runs with one broker, and with two that take turns.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -272,9 +272,9 @@ async def test_log_79_no_producer_gets_the_last_epoch(brokers: Brokers, store: S
         await brokers.until_marked("t", 1 if continued == "by InitProducerId" else 3)
         for _ in range(2):  # the first reply is lost
             if continued == "by InitProducerId":
-                code, new_id, epoch = await _retried(producer)
+                code, new_id, epoch = await _retried(lambda: producer.try_init(producer.id, producer.epoch))
             else:
-                code, new_id, epoch = await producer.try_end(False)
+                code, new_id, epoch = await _retried(lambda: producer.try_end(False))
             assert (code, epoch) == (NONE, 0)
             assert new_id != producer.id
         producer.id, producer.epoch = new_id, 0
@@ -283,9 +283,9 @@ async def test_log_79_no_producer_gets_the_last_epoch(brokers: Brokers, store: S
         await producer.end(True)
 
 
-async def _retried(producer: Producer) -> tuple[ErrorCode, int, int]:
-    """InitProducerId with the producer's identity, repeated while the transaction is being ended."""
-    while (answer := await producer.try_init(producer.id, producer.epoch))[0] is E.concurrent_transactions:
+async def _retried(ask: Callable[[], Awaitable[tuple[ErrorCode, int, int]]]) -> tuple[ErrorCode, int, int]:
+    """The answer, asked for again while the transaction is being ended."""
+    while (answer := await ask())[0] is E.concurrent_transactions:
         await asyncio.sleep(0.02)
     return answer
 
