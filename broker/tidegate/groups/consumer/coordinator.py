@@ -219,6 +219,7 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             session_timeout_ms=own_timeout_ms,
             partitions=lambda member_id: len(group.members[member_id].assigned) + len(group.targets.get(member_id, ())),
             min_interval_ms=group.assignment_interval_ms,
+            names=lambda member_id: len(group.members[member_id].topics),
         )
         key_names, args = await update_call(
             self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form

@@ -43,6 +43,10 @@ _EMPTY: Final = b"Empty"
 EPOCH_TYPES: Final = (TYPE, "streams")
 """Types of groups whose members' records have the fields of this module."""
 _NOT_CONVERTED: Final = (b"share", b"streams")
+SUBSCRIBED_MAX: Final = 50_000
+"""Topics that the members subscribe to: more count as unknown, as in a classic group. They need not exist."""
+SUBSCRIBED_LENGTH_MAX: Final = 4 << 20
+"""Characters of their names together."""
 
 
 def to_json(value: Any) -> str:
@@ -174,11 +178,20 @@ def dump_fields(group: ConsumerGroup) -> dict[str, str]:
         "protocol_type": TYPE,
         "protocol": "",
         "leader": "",
-        "subscribed": to_json(
-            sorted({name for member in group.members.values() for name in member.topics} | {*group.topics})
-        ),
-        "subscribed_generation": str(group.epoch),
+        **_subscribed(group),
     }
+
+
+def _subscribed(group: ConsumerGroup) -> dict[str, str]:
+    """The topics whose offsets are protected; if there are too many, with an epoch of no group: all are protected."""
+    names = {*group.topics}
+    for member in group.members.values():
+        if len(names) > SUBSCRIBED_MAX:
+            break
+        names |= member.topics
+    if len(names) > SUBSCRIBED_MAX or sum(map(len, names)) > SUBSCRIBED_LENGTH_MAX:
+        return {"subscribed": "[]", "subscribed_generation": "-1"}
+    return {"subscribed": to_json(sorted(names)), "subscribed_generation": str(group.epoch)}
 
 
 def is_other_type(head: list[bytes | None]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -31,7 +31,8 @@ class StoredForm:
     """How the groups of a type are stored.
 
     `configs` are the values that the decision assumed, as the script compares them; `min_interval_ms` must have passed
-    since the last target if the decision has a new one. `partitions` counts those in a member's record and target.
+    since the last target if the decision has a new one. `partitions` counts those in a member's record and target,
+    `names` the topic names of its subscription, of which the group's fields have those of all members.
     """
 
     type: str
@@ -42,6 +43,7 @@ class StoredForm:
     session_timeout_ms: Callable[[str], int]
     partitions: Callable[[str], int]
     min_interval_ms: int = 0
+    names: Callable[[str], int] = lambda _: 0
 
 
 async def update_call(
@@ -66,11 +68,18 @@ async def update_call(
     args += [0 if group.target_epoch == base.target_epoch else form.min_interval_ms, form.type]
     args.append(int(any(group.members[member_id].is_away for member_id in group.dirty)))
     args.append(-1 if base.was_classic else len(base.members))
-    sizes = (1 + form.partitions(member_id) // 10 for member_id in group.dirty | group.dirty_targets)
-    for one in await computed(sizes, partial(_lists, group, expired, form)):
+    for one in await computed(_sizes(group, form), partial(_lists, group, expired, form)):
         args += [len(one), *one]
     extend_sessions_after_outage(store, keys, consumers=True)
     return key_names, args
+
+
+def _sizes(group: EpochGroup[Any, Any], form: StoredForm) -> Iterator[int]:
+    for member_id in group.dirty | group.dirty_targets:
+        yield 1 + form.partitions(member_id) // 10
+    if group.is_changed:
+        for member_id in group.members:
+            yield form.names(member_id) // 10
 
 
 def _lists(group: EpochGroup[Any, Any], expired: Sequence[Expired], form: StoredForm) -> list[list[Arg]]:
