@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.groups import World, answer, refused
 from tidegate.errors import GroupMaxSizeReached, InvalidRequest, KafkaError
-from tidegate.groups.classic import ASSIGNMENTS_BYTES_MAX, MEMBER_METADATA_BYTES_MAX
+from tidegate.groups.classic import ASSIGNMENTS_BYTES_MAX, MEMBER_METADATA_BYTES_MAX, PROTOCOLS_MAX
 
 LARGE = (("range", bytes(MEMBER_METADATA_BYTES_MAX - 100)),)
 MEMBERS_OF_LARGE = 8
@@ -21,6 +21,16 @@ async def test_join_more_metadata_than_a_member_may_have_is_invalid(world: World
 
     assert await refused(world.peer("a").ask_join(protocols=too_large), InvalidRequest) == ""
     assert await world.members() == set()
+
+
+async def test_join_more_protocols_than_a_member_may_have_is_invalid(world: World) -> None:
+    a, names = world.peer("a"), [(f"p{n}", b"") for n in range(PROTOCOLS_MAX + 1)]
+
+    assert await refused(a.ask_join(protocols=names), InvalidRequest) == ""
+    await a.claim_id()
+    join = await a.parked(a.ask_join(protocols=names[:-1]))
+    await world.advance(6_000)
+    assert (await answer(join)).protocol == "p0"
 
 
 async def test_join_more_metadata_than_a_group_may_have_is_full(world: World) -> None:

@@ -51,6 +51,8 @@ ASSIGNMENTS_BYTES_MAX: Final = 8 << 20
 """Largest sum of a leader's assignments: as much as the metadata of a group's members."""
 SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 """Longest session timeout that a member may request: Kafka's default of `group.max.session.timeout.ms`."""
+PROTOCOLS_MAX: Final = 100
+"""Protocols that a join may offer: each is counted in the group. Clients offer up to 5."""
 MEMBER_METADATA_BYTES_MAX: Final = 1 << 20
 """Names and metadata of all protocols of one member. Kafka limits a whole group to this size (one record)."""
 _READS_MAX: Final = 10
@@ -113,6 +115,8 @@ async def _answer(
 
 
 def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
+    if len(request.protocols) > PROTOCOLS_MAX:
+        raise JoinRefused(InvalidRequest(f"the member offers more than {PROTOCOLS_MAX} protocols"), request.member_id)
     protocols = pack_protocols(request.protocols)
     if len(protocols) > MEMBER_METADATA_BYTES_MAX:
         raise JoinRefused(InvalidRequest("the metadata of the member is too large"), request.member_id)
