@@ -14,6 +14,7 @@ from kio.schema.streams_group_heartbeat.v0 import request as sent
 
 from tests.support.consumer_wire import Wire, code, wire_of
 from tests.support.valkey import ValkeyServer
+from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
 from tidegate.groups import configs
 from tidegate.groups.streams import coordinator
 
@@ -156,6 +157,13 @@ async def test_scenario_2_invalid_heartbeats(streams: Streams) -> None:
 async def test_scenario_9_invalid_topology_creates_no_group(streams: Streams, invalid: Any) -> None:
     assert code(await streams.join("a", topology_of(invalid))) == "STREAMS_INVALID_TOPOLOGY"
     assert code(await streams.describe()) == "GROUP_ID_NOT_FOUND"
+
+
+async def test_topology_of_too_many_subtopologies_creates_no_group(streams: Streams) -> None:
+    many = [subtopology(str(number), (f"t{number}",)) for number in range(SUBTOPOLOGIES_MAX + 1)]
+    assert code(await streams.join("a", topology_of(*many))) == "INVALID_REQUEST"
+    assert code(await streams.describe()) == "GROUP_ID_NOT_FOUND"
+    assert code(await streams.join("a", topology_of(*many[:-1]))) == "NONE"
 
 
 async def test_scenario_3_and_4_members_get_revoke_and_hand_over_tasks(streams: Streams) -> None:

@@ -68,6 +68,27 @@ TESTED: Final = (
         "the topic shows what is stored; readers of either isolation level see committed offsets only",
         "scripts/test_internal_topics.py::test_log_134_transaction_states",
     ),
+    Tested(
+        "JoinGroup",
+        "any number of protocols",
+        "INVALID_REQUEST above 100",
+        "each costs Redis time; assignors are few",
+        "scripts/test_classic_metadata.py::test_join_more_protocols_than_a_member_may_have_is_invalid",
+    ),
+    Tested(
+        "ShareFetch",
+        "2,000 share sessions of a broker, from any connection: SHARE_SESSION_LIMIT_REACHED",
+        "8 of a connection, with 20,000 partitions, too",
+        "one client would take those of all others; a client has one a connection",
+        "unit/groups/test_share_sessions.py::test_sessions_of_one_connection_leave_others_theirs",
+    ),
+    Tested(
+        "StreamsGroupHeartbeat",
+        "any number of subtopologies",
+        "INVALID_REQUEST above 2,000",
+        "all of them are checked at one time",
+        "scripts/test_streams_wire.py::test_topology_of_too_many_subtopologies_creates_no_group",
+    ),
 )
 
 

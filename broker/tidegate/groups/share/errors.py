@@ -26,7 +26,7 @@ class InvalidShareSessionEpoch(KafkaError):
 
 
 class ShareSessionLimitReached(KafkaError):
-    """This broker has as many share sessions as it may have (KIP-932)."""
+    """This broker, or this connection, has as many share sessions as it may have (KIP-932)."""
 
     code = ErrorCode.share_session_limit_reached
 
