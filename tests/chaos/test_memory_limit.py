@@ -79,7 +79,14 @@ def answered(broker: BrokerProcess, request: bytes) -> bytes:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["most list offsets", "most offset fetch", "most offset commit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("most list offsets", marks=pytest.mark.slow),  # 1.5 million lookups
+        "most offset fetch",
+        "most offset commit",
+    ],
+)
 def test_memory_limit_of_384_mib_survives_large_requests_at_once(small_broker: BrokerProcess, name: str) -> None:
     """Each takes 30 MiB while it is handled."""
     Path(f"/proc/{small_broker.pid}/clear_refs").write_text("5")
