@@ -119,6 +119,15 @@ async def test_top_unavailable_cluster_is_reported_and_the_last_screen_stays(clu
         assert groups.behind in names(pilot)
 
 
+async def test_top_draws_nothing_while_it_closes(cluster: Cluster, groups: Groups) -> None:
+    app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 60)
+    async with app.run_test(size=SCREEN) as pilot:
+        await until(pilot, lambda: groups.behind in names(pilot))
+        await app.screen.query_one("#groups").remove()
+        app._observe()
+        await app.workers.wait_for_complete()
+
+
 def test_without_a_terminal() -> None:
     done = CliRunner().invoke(command_line, ["top"])
 

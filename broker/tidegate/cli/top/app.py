@@ -93,6 +93,8 @@ class Top(App[None]):
         self._draw()
 
     def _draw(self) -> None:
+        if not (self.screen_stack and self.screen_stack[0].query("#groups")):
+            return  # the list came while the program closes
         table, base = self._table, self.screen_stack[0]
         chosen_before = self._current()
         text = base.query_one("#filter", Input).value
