@@ -24,30 +24,24 @@ R = TypeVar("R")
 
 
 class _Slices:
-    """The slices that wait for their round, in order."""
+    """The slices of one event loop that wait for their round, in order."""
 
-    __slots__ = ("_loop", "_running", "_waiting")
+    __slots__ = ("_running", "_waiting")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
+    def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
         self._running = False
 
-    def add(self, run: Callable[[], None]) -> None:
+    def add(self, loop: asyncio.AbstractEventLoop, run: Callable[[], None]) -> None:
         self._waiting.append(run)
         if not self._running:
             self._running = True
-            self._next_round()
+            loop.call_soon(self._run_one, loop)
 
-    def _next_round(self) -> None:
-        loop = self._loop()
-        assert loop is not None
-        loop.call_soon(self._run_one)
-
-    def _run_one(self) -> None:
+    def _run_one(self, loop: asyncio.AbstractEventLoop) -> None:
         run = self._waiting.popleft()
         if self._waiting:
-            self._next_round()
+            loop.call_soon(self._run_one, loop)
         else:
             self._running = False
         run()
@@ -61,8 +55,8 @@ def run_slice(run: Callable[[], None]) -> None:
     loop = asyncio.get_running_loop()
     found = _slices.get(loop)
     if found is None:
-        found = _slices[loop] = _Slices(loop)
-    found.add(run)
+        found = _slices[loop] = _Slices()
+    found.add(loop, run)
 
 
 async def pause() -> None:
