@@ -3,7 +3,8 @@
 Redis is one server that forgets nothing (append-only file, written at each command); or a primary with two replicas
 under sentinels; or a Redis Cluster of three primaries with a replica each. Replicas keep what is acknowledged
 (`durability=replicated:n` with n = all of them); there brokers reach Redis without a proxy, for sentinels or nodes name
-it. Clocks of single processes are stepped with libfaketime, where that is installed.
+it. Clocks of single processes are stepped: a broker's by `bench.broker_with_constants`, the server's by libfaketime,
+where that is installed.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def faketime() -> str | None:
 
 
 class SteppedProcess:
-    """A process's own clock, in a file that libfaketime reads."""
+    """A process's own clock: the seconds in a file, which the process adds to the time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -55,8 +56,13 @@ class SteppedProcess:
         new.write_text(f"{self._offset_s:+d}\n")
         new.replace(self._path)
 
-    def environment(self, library: str) -> dict[str, str]:
-        """What makes a process read it. Its monotonic clock stays true."""
+    @property
+    def of_broker(self) -> dict[str, str]:
+        """The environment of a broker with this clock."""
+        return {"BROKER_CLOCK": str(self._path)}
+
+    def of_server(self, library: str) -> dict[str, str]:
+        """The environment of a server with this clock. Its monotonic clock stays true."""
         return {
             "LD_PRELOAD": library,
             "FAKETIME_TIMESTAMP_FILE": str(self._path),
@@ -156,7 +162,7 @@ class FaultyCluster:
         clock = None
         if self._library is not None:
             clock = SteppedProcess(self._clocks / f"broker-{number}")
-            settings |= clock.environment(self._library)
+            settings |= clock.of_broker
         url = self.cluster.redis_url if redis_link is None else redis_link.url
         process = BrokerProcess(url, self.cluster.directory, f"broker-{number + 1}", settings, CONSTANTS)
         client_link.target = process.port
@@ -192,7 +198,7 @@ class FaultyCluster:
         """Start (again) the one server, with its stepped clock."""
         if self._library is not None:
             self._redis_clock = self._redis_clock or SteppedProcess(self._clocks / "redis")
-            self.cluster.server_environment = self._redis_clock.environment(self._library)
+            self.cluster.server_environment = self._redis_clock.of_server(self._library)
         self.cluster.start_server()
 
     def kill_server(self) -> None:
