@@ -14,6 +14,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, Static
+from textual.widgets.data_table import RowKey
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
@@ -119,13 +120,31 @@ async def test_top_unavailable_cluster_is_reported_and_the_last_screen_stays(clu
         assert groups.behind in names(pilot)
 
 
-async def test_top_draws_nothing_while_it_closes(cluster: Cluster, groups: Groups) -> None:
+async def test_top_list_that_arrives_while_it_closes_is_no_failure(cluster: Cluster, groups: Groups) -> None:
     app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 60)
     async with app.run_test(size=SCREEN) as pilot:
         await until(pilot, lambda: groups.behind in names(pilot))
-        await app.screen.query_one("#groups").remove()
+        table: DataTable[Any] = app.screen.query_one("#groups", DataTable)
+        await table.remove()
+        app.post_message(DataTable.RowHighlighted(table, 0, RowKey()))
         app._observe()
         await app.workers.wait_for_complete()
+        await pilot.pause(0.2)
+    assert app.return_code is None  # 1 after a failure
+
+
+async def test_top_keys_of_the_list_do_nothing_while_a_group_is_open(cluster: Cluster, groups: Groups) -> None:
+    app = Top(AdminHttp(f"127.0.0.1:{cluster.brokers[1].admin_port}"), "default", 0.3)
+    async with app.run_test(size=SCREEN) as pilot:
+        await until(pilot, lambda: groups.behind in names(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.screen_stack) == 2)
+        await pilot.press("slash", "l")
+        await pilot.pause(0.5)
+        assert len(app.screen_stack) == 2
+        assert not app.screen_stack[0].query_one("#filter").has_class("open")
+        await pilot.press("q")
+    assert app.return_code == 0
 
 
 def test_without_a_terminal() -> None:

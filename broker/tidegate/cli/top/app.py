@@ -56,27 +56,26 @@ class Top(App[None]):
         self._shown: list[Line] = []
         self._order = "trouble"
         self._failure = ""
+        # Kept here, not looked up: a list may come while the program closes, and another screen may be open.
+        self._status = Static(id="status")
+        self._table: DataTable[Text] = DataTable(id="groups", cursor_type="row", cell_padding=0)
+        self._filter = Input(placeholder="filter: id, state or trouble", id="filter", compact=True)
+        self._sentence = Static(id="sentence")
 
     def compose(self) -> ComposeResult:
-        yield Static(id="status")
-        table: DataTable[Text] = DataTable(id="groups", cursor_type="row", cell_padding=0)
-        yield table
-        yield Input(placeholder="filter: id, state or trouble", id="filter", compact=True)
-        yield Static(id="sentence")
+        yield self._status
+        yield self._table
+        yield self._filter
+        yield self._sentence
         yield Footer()
 
     def on_mount(self) -> None:
         """Refresh now and periodically."""
-        table = self._table
         for head, width in _COLUMNS:
-            table.add_column(head, width=width)
-        table.focus()
+            self._table.add_column(head, width=width)
+        self._table.focus()
         self._observe()
         self.set_interval(self._interval_s, self._observe)
-
-    @property
-    def _table(self) -> DataTable[Text]:
-        return self.screen_stack[0].query_one("#groups", DataTable)
 
     def _observe(self) -> None:
         self._load()
@@ -93,11 +92,8 @@ class Top(App[None]):
         self._draw()
 
     def _draw(self) -> None:
-        if not (self.screen_stack and self.screen_stack[0].query("#groups")):
-            return  # the list came while the program closes
-        table, base = self._table, self.screen_stack[0]
+        table, text = self._table, self._filter.value
         chosen_before = self._current()
-        text = base.query_one("#filter", Input).value
         self._shown = chosen(self._lines, self._order, text)
         table.clear()
         for line in self._shown:
@@ -106,10 +102,10 @@ class Top(App[None]):
         names = [line.group for line in self._shown]
         if chosen_before in names:
             table.move_cursor(row=names.index(chosen_before))
-        base.query_one("#status", Static).update(self._status(text))
+        self._status.update(self._status_line(text))
         self._show_message()
 
-    def _status(self, text: str) -> Text:
+    def _status_line(self, text: str) -> Text:
         if self._failure:
             return Text(self._failure, style="bold red", no_wrap=True)
         bad = sum(bool(line.severity) for line in self._lines)
@@ -124,7 +120,7 @@ class Top(App[None]):
     def _show_message(self) -> None:
         row = self._table.cursor_row
         sentence = self._shown[row].sentence if 0 <= row < len(self._shown) else ""
-        self.screen_stack[0].query_one("#sentence", Static).update(Text(sentence, no_wrap=True, overflow="ellipsis"))
+        self._sentence.update(Text(sentence, no_wrap=True, overflow="ellipsis"))
 
     # -- keys
 
@@ -136,16 +132,16 @@ class Top(App[None]):
 
     def action_filter(self) -> None:
         """Focus the filter."""
-        self.query_one("#filter", Input).add_class("open").focus()
+        if self.screen is self.screen_stack[0]:
+            self._filter.add_class("open").focus()
 
     def action_clear(self) -> None:
         """Clear the filter."""
-        self.query_one("#filter", Input).value = ""
+        self._filter.value = ""
         self._close_filter()
 
     def _close_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.set_class(bool(field.value), "open")
+        self._filter.set_class(bool(self._filter.value), "open")
         self._table.focus()
         self._draw()
 
