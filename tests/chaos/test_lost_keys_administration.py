@@ -18,7 +18,20 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from bench.cluster import Cluster
-from tests.chaos.test_lost_keys import DELETED, EMPTIED, HEALED_S, WRONG_TYPE, Traffic, lose_key
+from tests.chaos import test_lost_keys_share, test_lost_keys_transactions
+from tests.chaos.test_lost_keys import (
+    DELETED,
+    ELSEWHERE,
+    EMPTIED,
+    HEALED_S,
+    KEYS_OF_CONSUMER_GROUPS,
+    KEYS_OF_RECORD_TOPICS,
+    NO_ROW,
+    ROWS,
+    WRONG_TYPE,
+    Traffic,
+    lose_key,
+)
 
 TOKEN: Final = "an operator's token"
 QUOTAS: Final = (
@@ -27,8 +40,8 @@ QUOTAS: Final = (
     ("org", "groups_max", 1_000),
 )
 KEYS: Final = (
-    "quotas", "quota-bucket", "org-connections", "org-groups", "resource-configs", "configured", "configs", "audit",
-    "audit-events", "lag", "lag-sampler", "usage", "proof",
+    "acls", "quotas", "quota-bucket", "org-connections", "org-groups", "resource-configs", "configured", "configs",
+    "audit", "audit-events", "lag", "usage", "proof",
 )  # fmt: skip
 STREAMS: Final = ("audit", "audit-events", "lag", "usage")
 _numbers = count(1)
@@ -43,26 +56,21 @@ def cluster() -> Iterator[Cluster]:
         "TIDEGATE_AUDIT_STREAM_BYTES": "1000000",
         "TIDEGATE_ADMIN_OPERATOR_TOKEN": TOKEN,
         "TIDEGATE_DURABILITY": "fsynced",
+        "TIDEGATE_ACL_ENABLED": "true",
+        "TIDEGATE_ALLOW_EVERYONE_IF_NO_ACL_FOUND": "true",
     }
     with Cluster(brokers=2, settings=settings, server_options=("--appendonly", "yes")) as running:
         yield running
 
 
 def administer(traffic: Traffic) -> None:
-    """Set quotas and configs of a group and of a broker, and create a topic by admin HTTP."""
+    """Set quotas, access rules and configs of a group and of a broker, and create a topic by admin HTTP."""
     cluster = traffic.cluster
-    for entity, quota, value in QUOTAS:
-        command = [
-            "quota",
-            "set",
-            entity,
-            quota,
-            str(value + next(_numbers)),
-            "--redis-url",
-            cluster.redis_url,
-            "--yes",
-        ]
-        done = subprocess.run([sys.executable, "-m", "tidegate", *command], capture_output=True, text=True, check=False)
+    commands = [["quota", "set", entity, quota, str(value + next(_numbers))] for entity, quota, value in QUOTAS]
+    commands.append(["acl", "add", "User:ANONYMOUS", "READ", f"topic:{traffic.name}-{next(_numbers)}"])
+    for command in commands:
+        whole = [sys.executable, "-m", "tidegate", *command, "--redis-url", cluster.redis_url, "--yes"]
+        done = subprocess.run(whole, capture_output=True, text=True, check=False)
         assert not done.returncode, done.stderr
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for kind, name, config, value in (
@@ -91,4 +99,11 @@ def administer(traffic: Traffic) -> None:
     ],
 )
 def test_key_lost_of_administration_is_healed(cluster: Cluster, name: str, how: str) -> None:
-    assert lose_key(cluster, name, how, "classic", administer=administer)
+    lose_key(cluster, name, how, "classic", administer=administer)
+
+
+def test_every_kind_of_key_has_a_row() -> None:
+    elsewhere = {*KEYS, *test_lost_keys_share.KEYS, *test_lost_keys_transactions.KEYS}
+    elsewhere |= {*KEYS_OF_CONSUMER_GROUPS, *KEYS_OF_RECORD_TOPICS}
+    assert elsewhere >= ELSEWHERE
+    assert not NO_ROW.keys() & (elsewhere | {name for name, _ in ROWS})
