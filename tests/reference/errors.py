@@ -57,7 +57,6 @@ They are for what [is not served](apis.md#not-served), or reported by [REST](adm
 WITHOUT_CLASS: Final = {
     ErrorCode.delegation_token_auth_disabled: "Delegation tokens are not served.",
     ErrorCode.unknown_subscription_id: "Another subscription than of the metrics; the client asks again (KIP-714).",
-    ErrorCode.telemetry_too_large: "Client metrics above the limit (KIP-714).",
     ErrorCode.rebootstrap_required: "The client's cluster or broker is another one: begin at the bootstrap addresses.",
 }
 """What no class stands for, because it is answered in one place."""

@@ -16,7 +16,8 @@ from tests.support.whole_broker import request
 from tidegate.apis import client_metrics, cluster_admin, configs
 from tidegate.settings import Settings
 from tidegate.store.store import Store
-from tidegate.telemetry.client_metrics import METRICS_MAX, PUSHED_BYTES_MAX, ClientMetrics
+from tidegate.telemetry.client_metrics import ClientMetrics
+from tidegate.telemetry.metrics_payload import METRICS_MAX, PUSHED_BYTES_MAX
 
 assert client_metrics and cluster_admin and configs  # registered
 
@@ -115,6 +116,11 @@ async def test_client_metrics_pushes_that_are_refused(brokers: Brokers) -> None:
     assert await _push(brokers, subscription, bytes(PUSHED_BYTES_MAX + 1)) is E.telemetry_too_large
     bomb = bytes(cramjam.gzip.compress(bytes(100 << 20)))
     assert await _push(brokers, subscription, bomb, compression_type=GZIP) is E.telemetry_too_large
+    many = MetricsData()
+    many.resource_metrics.add().scope_metrics.add().metrics.add(name="m").gauge.ParseFromString(b"\x0a\x00" * (3 << 20))
+    points = bytes(cramjam.gzip.compress(bytes(many.SerializeToString())))
+    assert len(points) < 10_000
+    assert await _push(brokers, subscription, points, compression_type=GZIP) is E.telemetry_too_large
     assert await _alter(brokers, "all", ("metrics", DELETE, None)) is NONE
     assert await _push(brokers, subscription, payload) is E.unknown_subscription_id
     assert (await _subscribe(brokers)).requested_metrics == ()
@@ -184,7 +190,7 @@ async def test_client_metrics_are_not_asked_for_by_default(store: Store, setting
 
 def test_client_metrics_labels_are_bounded() -> None:
     metrics = ClientMetrics()
-    metrics.add(((f"m{number}", 1.0) for number in range(METRICS_MAX + 10)), "librdkafka")
-    metrics.add([('"}\n', 1.0)], "librdkafka")
+    metrics.add({f"m{number}": (1.0, 1) for number in range(METRICS_MAX + 10)}, "librdkafka")
+    metrics.add({'"}\n': (1.0, 1)}, "librdkafka")
     assert len(metrics.sums()) == METRICS_MAX + 1
     assert metrics.sums()["other", "librdkafka"] == 11

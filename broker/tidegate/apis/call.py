@@ -29,8 +29,9 @@ from tidegate.settings import Settings
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
-from tidegate.telemetry.client_metrics import ClientMetrics, load_decoder
+from tidegate.telemetry.client_metrics import ClientMetrics
 from tidegate.telemetry.logs import LogLevel
+from tidegate.telemetry.metrics_payload import load_decoder
 from tidegate.telemetry.software import UNKNOWN, Software, software_of
 from tidegate.topics import configs
 from tidegate.transactions.coordinator import Coordinator

@@ -20,8 +20,9 @@ from tidegate.protocol.versions import Fields
 from tidegate.records.batch import Codec
 from tidegate.records.compression import RecordsTooLarge, decompress
 from tidegate.security.identity import DEFAULT_ORG
-from tidegate.telemetry import client_metrics
-from tidegate.telemetry.client_metrics import Sample, Subscription
+from tidegate.telemetry import client_metrics, metrics_payload
+from tidegate.telemetry.client_metrics import Subscription
+from tidegate.telemetry.metrics_payload import Sums, TelemetryTooLarge
 from tidegate.topics.config_keys import ConfigType
 from tidegate.topics.configs import Change, Described, Source, Synonym
 
@@ -65,7 +66,7 @@ async def get_telemetry_subscriptions(call: Call, request: GetTelemetrySubscript
         subscription_id=subscription.id,
         accepted_compression_types=tuple(codec.value for codec in _CODECS),
         push_interval=timedelta(milliseconds=subscription.interval_ms),
-        telemetry_max_bytes=client_metrics.PUSHED_BYTES_MAX,
+        telemetry_max_bytes=metrics_payload.PUSHED_BYTES_MAX,
         delta_temporality=True,
         requested_metrics=subscription.metrics,
     )
@@ -81,7 +82,7 @@ async def push_telemetry(call: Call, request: PushTelemetryRequest) -> Any:
         code = ErrorCode.unknown_subscription_id
     elif int(request.compression_type) not in (Codec.NONE, *_CODECS):
         code = ErrorCode.unsupported_compression_type
-    elif len(request.metrics) > client_metrics.PUSHED_BYTES_MAX:
+    elif len(request.metrics) > metrics_payload.PUSHED_BYTES_MAX:
         code = ErrorCode.telemetry_too_large
     elif call.context.settings.client_metrics_enabled:
         code = await _push(call, request)
@@ -90,17 +91,17 @@ async def push_telemetry(call: Call, request: PushTelemetryRequest) -> Any:
 
 async def _push(call: Call, request: PushTelemetryRequest) -> ErrorCode:
     try:
-        samples = await DECODED.run(_decoded, request.compression_type, request.metrics)
-    except RecordsTooLarge:
+        pushed = await DECODED.run(_decoded, request.compression_type, request.metrics)
+    except (RecordsTooLarge, TelemetryTooLarge):
         return ErrorCode.telemetry_too_large
     except (CorruptMessage, InvalidRecord):
         return ErrorCode.invalid_record
-    call.context.client_metrics.add(samples, call.client.software.name)
+    call.context.client_metrics.add(pushed, call.client.software.name)
     return ErrorCode.none
 
 
-def _decoded(codec: int, metrics: bytes) -> list[Sample]:
-    return client_metrics.decode(decompress(codec, metrics, client_metrics.DECODED_BYTES_MAX))
+def _decoded(codec: int, metrics: bytes) -> Sums:
+    return metrics_payload.decode(decompress(codec, metrics, metrics_payload.DECODED_BYTES_MAX))
 
 
 def _subscription(call: Call, instance_id: UUID) -> Subscription:

@@ -8,15 +8,14 @@ Labels are bounded: METRICS_MAX names of Kafka's metrics, and known client softw
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.errors import InvalidConfig, InvalidRecord, InvalidRequest
+from tidegate.errors import InvalidConfig, InvalidRequest
 from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
-from tidegate.startup import CannotStart
+from tidegate.telemetry.metrics_payload import Sums, label
 
 INTERVAL: Final = "interval.ms"
 METRICS: Final = "metrics"
@@ -29,13 +28,6 @@ ATTRIBUTES: Final = (
     "client_source_port",
 )  # fmt: skip
 """What a subscription may match, as regular expressions (`ClientMetricsConfigs.java`)."""
-PUSHED_BYTES_MAX: Final = 1 << 20
-"""Of one push, compressed (Kafka's telemetry.max.bytes)."""
-DECODED_BYTES_MAX: Final = 8 << 20
-METRICS_MAX: Final = 500
-"""Metrics that a broker counts one by one; the rest are `other`."""
-_OTHER: Final = "other"
-_NAME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,120}")
 _PATTERN_LENGTH_MAX: Final = 200
 _DIGITS_MAX: Final = 20
 _SHOWN_MAX: Final = 100
@@ -103,41 +95,6 @@ def subscription_of(configs: Iterable[Mapping[str, str]], client: Mapping[str, s
     return Subscription(zlib.crc32(text.encode()) & 0x7FFFFFFF, asked, interval_ms)
 
 
-Sample = tuple[str, float]
-"""A metric's name and one value."""
-
-
-def load_decoder() -> Any:
-    """The class of a push's payload. Raises CannotStart if the library is not installed."""
-    try:
-        from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
-    except ImportError as error:
-        needs = "TIDEGATE_CLIENT_METRICS_ENABLED needs pip install tidegate[client-metrics]"
-        raise CannotStart(f"{needs}: {error}") from None
-    return MetricsData
-
-
-def decode(payload: bytes | memoryview) -> list[Sample]:
-    """The values of a push (OpenTelemetry MetricsData v1). Raises InvalidRecord."""
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-
-    try:
-        data = load_decoder().FromString(bytes(payload))
-    except DecodeError as error:
-        raise InvalidRecord(f"no metrics of OpenTelemetry: {error}") from None
-    found: list[Sample] = []
-    for resource in data.resource_metrics:
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                points = metric.gauge.data_points or metric.sum.data_points
-                found += [(metric.name, _number(point)) for point in points]
-    return found
-
-
-def _number(point: Any) -> float:
-    return float(point.as_int if point.HasField("as_int") else point.as_double)
-
-
 class ClientMetrics:
     """Sums of pushed values by metric and software. A mean is the sum divided by the count."""
 
@@ -147,20 +104,14 @@ class ClientMetrics:
         self._sums: dict[tuple[str, ...], float] = {}
         self._counts: dict[tuple[str, ...], float] = {}
 
-    def add(self, samples: Iterable[Sample], software: str) -> None:
-        """Add the values of one push."""
+    def add(self, pushed: Sums, software: str) -> None:
+        """Add the sums of one push."""
         self.pushes += 1
-        for name, value in samples:
-            labels = self._label(name), software
-            self._sums[labels] = self._sums.get(labels, 0.0) + value
-            self._counts[labels] = self._counts.get(labels, 0.0) + 1
-
-    def _label(self, name: str) -> str:
-        if name not in self._names:
-            if len(self._names) >= METRICS_MAX or _NAME.fullmatch(name) is None:
-                return _OTHER
-            self._names.add(name)
-        return name
+        for name, (total, count) in pushed.items():
+            labels = label(name, self._names), software
+            self._names.add(labels[0])
+            self._sums[labels] = self._sums.get(labels, 0.0) + total
+            self._counts[labels] = self._counts.get(labels, 0.0) + count
 
     def sums(self) -> Mapping[tuple[str, ...], float]:
         """(metric, software) -> sum of the values."""
