@@ -100,7 +100,7 @@ async def _push(call: Call, request: PushTelemetryRequest) -> ErrorCode:
     return ErrorCode.none
 
 
-def _decoded(codec: int, metrics: bytes) -> Sums:
+def _decoded(codec: int, metrics: bytes) -> Sums[str]:
     return metrics_payload.decode(decompress(codec, metrics, metrics_payload.DECODED_BYTES_MAX))
 
 

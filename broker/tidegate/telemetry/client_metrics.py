@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
 from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
-from tidegate.telemetry.metrics_payload import Sums, label
+from tidegate.telemetry.metrics_payload import Sums, add, label
 
 INTERVAL: Final = "interval.ms"
 METRICS: Final = "metrics"
@@ -101,25 +101,23 @@ class ClientMetrics:
     def __init__(self) -> None:
         self.pushes = 0
         self._names: set[str] = set()
-        self._sums: dict[tuple[str, ...], float] = {}
-        self._counts: dict[tuple[str, ...], float] = {}
+        self._sums: Sums[tuple[str, ...]] = {}
 
-    def add(self, pushed: Sums, software: str) -> None:
+    def add(self, pushed: Sums[str], software: str) -> None:
         """Add the sums of one push."""
         self.pushes += 1
         for name, (total, count) in pushed.items():
             labels = label(name, self._names), software
             self._names.add(labels[0])
-            self._sums[labels] = self._sums.get(labels, 0.0) + total
-            self._counts[labels] = self._counts.get(labels, 0.0) + count
+            add(self._sums, labels, total, count)
 
     def sums(self) -> Mapping[tuple[str, ...], float]:
         """(metric, software) -> sum of the values."""
-        return self._sums
+        return {labels: total for labels, (total, _) in self._sums.items()}
 
     def counts(self) -> Mapping[tuple[str, ...], float]:
         """(metric, software) -> number of values."""
-        return self._counts
+        return {labels: count for labels, (_, count) in self._sums.items()}
 
 
 Change = tuple[str, int, str | None]

@@ -6,8 +6,9 @@ are therefore counted before it parses them.
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -27,7 +28,8 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 """Wire types of protobuf; groups (3 and 4) are in no message of OpenTelemetry."""
 _FIXED_BYTES: Final = {_FIXED64: 8, _FIXED32: 4}
 
-Sums = dict[str, tuple[float, int]]
+K = TypeVar("K")
+Sums: TypeAlias = dict[K, tuple[float, int]]
 """The sum and the number of the values by metric."""
 
 
@@ -47,7 +49,7 @@ def load_decoder() -> Any:
     return MetricsData
 
 
-def decode(payload: bytes | memoryview) -> Sums:
+def decode(payload: bytes | memoryview) -> Sums[str]:
     """The sums of at most METRICS_MAX metrics, and of OTHER. Raises InvalidRecord, TelemetryTooLarge."""
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -59,16 +61,25 @@ def decode(payload: bytes | memoryview) -> Sums:
         raise InvalidRecord(f"no metrics of OpenTelemetry: {error}") from None
 
 
-def _sums(data: Any) -> Sums:
-    sums: Sums = {}
+def _sums(data: Any) -> Sums[str]:
+    sums: Sums[str] = {}
     for resource in data.resource_metrics:
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
                 name = label(metric.name, sums)
                 for point in metric.gauge.data_points or metric.sum.data_points:
-                    total, count = sums.get(name, (0.0, 0))
-                    sums[name] = total + _number(point), count + 1
+                    add(sums, name, _number(point), 1)
     return sums
+
+
+def add(sums: Sums[K], key: K, value: float, count: int) -> None:
+    """Add a value; one that is not finite, or makes the sum so, is left out: it would stay in the sum for ever.
+
+    The mean of no values is NaN in Java clients.
+    """
+    total, counted = sums.get(key, (0.0, 0))
+    if math.isfinite(total + value):
+        sums[key] = total + value, counted + count
 
 
 def _number(point: Any) -> float:

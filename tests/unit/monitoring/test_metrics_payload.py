@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from tidegate.errors import InvalidRecord
 from tidegate.telemetry import metrics_payload
+from tidegate.telemetry.client_metrics import ClientMetrics
 from tidegate.telemetry.metrics_payload import FIELDS_MAX, METRICS_MAX, OTHER, TelemetryTooLarge, decode
 
 
@@ -103,3 +106,25 @@ def test_decode_many_metrics_are_counted_together() -> None:
     sums = decode(data.SerializeToString())
     assert len(sums) == METRICS_MAX + 1
     assert sums[OTHER] == (22.0, 11)
+
+
+def test_decode_values_not_finite_are_left_out() -> None:
+    """The Java client's mean of no values is NaN."""
+    data = MetricsData()
+    metrics = data.resource_metrics.add().scope_metrics.add().metrics
+    for value in (math.nan, 1.5, math.inf, -math.inf):
+        metrics.add(name="latency").gauge.data_points.add(as_double=value)
+    metrics.add(name="idle").gauge.data_points.add(as_double=math.nan)
+    assert decode(data.SerializeToString()) == {"latency": (1.5, 1)}
+
+
+def test_client_metrics_sums_stay_finite() -> None:
+    data = MetricsData()
+    points = data.resource_metrics.add().scope_metrics.add().metrics.add(name="m").gauge.data_points
+    points.add(as_double=sys.float_info.max)
+    points.add(as_double=sys.float_info.max)
+    metrics = ClientMetrics()
+    for _ in range(2):
+        metrics.add(decode(data.SerializeToString()), "librdkafka")
+    assert metrics.sums() == {("m", "librdkafka"): sys.float_info.max}
+    assert metrics.counts() == {("m", "librdkafka"): 1}
