@@ -10,6 +10,7 @@ from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
+from textual.worker import Worker
 
 from tidegate.cli.client import admin_client
 from tidegate.cli.failures import CommandFailed
@@ -56,6 +57,7 @@ class Top(App[None]):
         self._shown: list[Line] = []
         self._order = "trouble"
         self._failure = ""
+        self._loading: Worker[None] | None = None
         # Kept here, not looked up: a list may come while the program closes, and another screen may be open.
         self._status = Static(id="status")
         self._table: DataTable[Text] = DataTable(id="groups", cursor_type="row", cell_padding=0)
@@ -78,9 +80,10 @@ class Top(App[None]):
         self.set_interval(self._interval_s, self._observe)
 
     def _observe(self) -> None:
-        self._load()
+        if self._loading is None or self._loading.is_finished:
+            self._loading = self._load()
 
-    @work(exclusive=True, group="list")
+    @work(group="list")
     async def _load(self) -> None:
         try:
             rows = await admin_client.every_group(self._admin, self._org)

@@ -12,6 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
+from textual.worker import Worker
 
 from tidegate.cli.client import admin_client
 from tidegate.cli.failures import CommandFailed
@@ -42,6 +43,7 @@ class GroupScreen(Screen[None]):
         self._admin, self._org, self._group_id, self._interval_s = admin, org, group_id, interval_s
         self._found: Mapping[str, Any] | None = None
         self._summary = ""
+        self._loading: Worker[None] | None = None
         self._refreshed_s = 0.0
         self._facts = Static(id="facts")
         self._members: DataTable[Text] = DataTable(id="members", cursor_type="row", cell_padding=0)
@@ -64,9 +66,10 @@ class GroupScreen(Screen[None]):
         self.set_interval(_TICK_S, self._refresh_status)
 
     def _observe(self) -> None:
-        self._load()
+        if self._loading is None or self._loading.is_finished:
+            self._loading = self._load()
 
-    @work(exclusive=True, group="one")
+    @work(group="one")
     async def _load(self) -> None:
         try:
             found = await admin_client.get(self._admin, self._group_id, "", self._org)

@@ -1,0 +1,85 @@
+"""The live screens against admin addresses that reply late or never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from textual.pilot import Pilot
+from textual.widgets import DataTable, Static
+
+from tidegate.cli.client import admin_client
+from tidegate.cli.places import AdminHttp
+from tidegate.cli.top.app import Top
+from tidegate.cli.top.group_screen import GroupScreen
+
+INTERVAL_S: Final = 0.05
+TIMEOUT_S: Final = 0.6
+ROW: Final = {
+    "group": "orders", "lag": 3, "state": "Stable", "members": 2, "state_since_ms": 1, "severity": "", "trouble": "",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_client, "_TIMEOUT", aiohttp.ClientTimeout(total=TIMEOUT_S))
+
+
+@pytest.fixture
+async def silent() -> AsyncIterator[tuple[str, list[str]]]:
+    """The address of a server that never replies, and the paths of its requests."""
+    paths: list[str] = []
+
+    async def wait(request: web.Request) -> web.Response:
+        paths.append(request.path)
+        await asyncio.sleep(3600)
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", wait)])
+    async with TestServer(app) as server:
+        yield str(server.make_url("")), paths
+
+
+@pytest.fixture
+async def replying() -> AsyncIterator[str]:
+    async def groups(request: web.Request) -> web.Response:
+        return web.json_response({"groups": [ROW], "next": None})
+
+    app = web.Application()
+    app.add_routes([web.get("/api/v1/groups", groups)])
+    async with TestServer(app) as server:
+        yield str(server.make_url(""))
+
+
+async def _until(pilot: Pilot[Any], condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await pilot.pause(0.02)
+
+
+async def test_top_list_silent_address_is_reported(silent: tuple[str, list[str]]) -> None:
+    address, paths = silent
+    async with Top(AdminHttp(address), "default", INTERVAL_S).run_test() as pilot:
+        status = pilot.app.query_one("#status", Static)
+        await _until(pilot, lambda: "no reply within" in str(status.render()))
+        assert len(paths) <= 2
+
+
+async def test_top_list_next_address_is_read(silent: tuple[str, list[str]], replying: str) -> None:
+    async with Top(AdminHttp(f"{silent[0]},{replying}"), "default", INTERVAL_S).run_test() as pilot:
+        table: DataTable[Any] = pilot.app.query_one("#groups", DataTable)
+        await _until(pilot, lambda: table.row_count == 1)
+
+
+async def test_top_group_silent_address_is_reported(silent: tuple[str, list[str]]) -> None:
+    admin = AdminHttp(silent[0])
+    async with Top(admin, "default", 3600).run_test() as pilot:
+        await pilot.app.push_screen(GroupScreen(admin, "default", "orders", INTERVAL_S))
+        facts = pilot.app.screen.query_one("#facts", Static)
+        await _until(pilot, lambda: "no reply within" in str(facts.render()))
