@@ -44,7 +44,7 @@ from tidegate.protocol.throttle_time import with_throttle_time
 from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
-from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check, open_inline
+from tidegate.records.validation import RecordRules, RecordsRefused, is_storable_unopened, open_and_check, open_inline
 from tidegate.store.calls import error_of
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.topics import names
@@ -282,10 +282,11 @@ class Producing:
             batch = parse_produced(records, self._call.version, config.max_message_bytes)
             if batch.attributes & TRANSACTIONAL and batch.producer_id < 0:
                 raise InvalidRecord("a transactional batch needs a producer id")
-            opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
-            if opened is None:
-                raise _MustOpen(partial(open_and_check, batch, rules, self._opened_bytes_max))
-            batch = opened
+            if config.validates or not is_storable_unopened(batch, rules):
+                opened = open_inline(batch, rules, DECOMPRESSED_BATCH_BYTES_MAX)
+                if opened is None:
+                    raise _MustOpen(partial(open_and_check, batch, rules, self._opened_bytes_max))
+                batch = opened
         if config.compression_codec is not None and batch.codec != config.compression_codec:
             raise _MustOpen(lambda: batch)  # compressed again in a thread
         return batch

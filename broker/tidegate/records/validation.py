@@ -1,8 +1,9 @@
 """Validate the records of a produced batch before it is stored.
 
-The structure of every batch is checked (`records.structure`). Timestamps and keys are read one by one only if the topic
-is compacted or bounds the timestamps of records, or if the header has the wrong largest timestamp or timestamp type.
-Small batches are checked on the event loop, others in a thread. Source: Kafka's LogValidator.
+The structure of every batch is checked (`records.structure`), but of compressed batches of trusted producers
+(`is_storable_unopened`). Timestamps and keys are read one by one only if the topic is compacted or bounds the
+timestamps of records, or if the header has the wrong largest timestamp or timestamp type. Small batches are checked on
+the event loop, others in a thread. Source: Kafka's LogValidator.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def header_suffices(batch: Batch, rules: RecordRules, largest_delta: int | None 
     if largest_delta is not None and batch.base_timestamp + largest_delta != batch.max_timestamp:
         return False
     return rules.oldest_ms <= 0 and batch.max_timestamp <= rules.newest_ms
+
+
+def is_storable_unopened(batch: Batch, rules: RecordRules) -> bool:
+    """Whether a compressed batch may be stored by its header, where its producer is trusted with the records."""
+    is_compressed = bool(batch.attributes & CODEC_BITS)
+    return is_compressed and batch.record_count <= OPENED_RECORDS_MAX and header_suffices(batch, rules)
 
 
 def open_and_check(batch: Batch, rules: RecordRules, opened_bytes_max: int) -> Batch:

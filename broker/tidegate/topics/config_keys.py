@@ -353,6 +353,15 @@ _ALL: Final = (
         "Format record: bits of an offset that are the sequence of the entry's id; the rest is its milliseconds. Raise "
         "it where Redis programs append more than 2^bits records in a millisecond. Set when the topic is created.",
     ),
+    ConfigKey(
+        "tidegate.validation.enable",
+        _T.BOOLEAN,
+        "true",
+        boolean,
+        "Whether compressed batches are decompressed and their records checked before they are stored. false stores "
+        "them by checksum and header: for producers that you trust, as a batch with broken records stops its readers. "
+        "Compacted topics, format record, and bounds of timestamps or of max.decompressed.message.bytes check always.",
+    ),
     _unused(
         "unclean.leader.election.enable",
         _T.BOOLEAN,

@@ -83,6 +83,8 @@ class TopicConfig:
     sequence_bits: int = 10
     takes_dead_letters: bool = False
     """Whether share groups may write their dead letters to the topic."""
+    validates: bool = True
+    """Whether the records of compressed batches are always checked before they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +232,7 @@ def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:
         is_record=is_record,
         sequence_bits=number("tidegate.sequence.bits"),
         takes_dead_letters=_value(settings, CONFIG_KEYS[TAKES_DEAD_LETTERS], overrides) == "true",
+        validates=is_record or _value(settings, CONFIG_KEYS["tidegate.validation.enable"], overrides) == "true",
     )
 
 

@@ -130,6 +130,7 @@ class FakeBroker:
             record_bytes_max=None,
             compression_codec=None,
             compression_level=None,
+            validates=True,
         )
         topic = SimpleNamespace(
             org="default",

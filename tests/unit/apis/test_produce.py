@@ -190,6 +190,29 @@ async def test_produce_batch_that_readers_cannot_read_is_refused() -> None:
     assert log.appended == []
 
 
+@pytest.mark.parametrize("cleanup_policy", ["delete", "compact"])
+async def test_produce_of_trusted_producers_opens_compressed_batches_only_where_a_rule_needs_it(cleanup_policy: str):
+    log = FakeLog()
+    broker = FakeBroker([log])
+    log.topic.config.validates = False
+    log.topic.config.cleanup_policy = frozenset({cleanup_policy})
+    compressed = bytearray(build_batch([NOW] * 3, codec=Codec.GZIP))
+    compressed[-20:] = b"garbage-garbage-garb"
+    plain = bytearray(build_batch([NOW] * 3))
+    plain[-9:] = b"\xff" * 9
+    claims = bytearray(compressed)
+    struct.pack_into(">i", claims, 23, OPENED_RECORDS_MAX)
+    struct.pack_into(">i", claims, 57, OPENED_RECORDS_MAX + 1)
+    bad_checksum = bytes(compressed)
+    batches = [bytes(seal(compressed)), bytes(seal(plain)), bytes(seal(claims)), bad_checksum]
+
+    response = await broker.connect().ask(produce_request([("t", [(0, batch) for batch in batches])]))
+
+    codes = [code for _, code, _ in answers(response)]
+    stored = ErrorCode.none if cleanup_policy == "delete" else ErrorCode.corrupt_message
+    assert codes == [stored, ErrorCode.invalid_record, ErrorCode.invalid_record, ErrorCode.corrupt_message]
+
+
 @pytest.mark.parametrize("timeout_ms", [20, 60_000])
 async def test_produce_without_an_answer_closes_the_connection(monkeypatch: pytest.MonkeyPatch, timeout_ms: int):
     """The log or the timeout calls back: there is no handler to answer for."""

@@ -55,6 +55,14 @@ def test_config_of_all_brokers_switches_mirrors_at_run_time() -> None:
     assert configs.effective(settings, {"tidegate.mirror.enable": "true"}).mirror
 
 
+@pytest.mark.parametrize(("topic_format", "validates"), [("batch", False), ("record", True)])
+def test_records_of_trusted_producers_are_checked_where_each_is_an_entry(topic_format: str, validates: bool) -> None:
+    trusted = {"tidegate.validation.enable": "false", "tidegate.format": topic_format}
+
+    assert configs.effective(SETTINGS, {}).validates
+    assert configs.effective(SETTINGS, trusted).validates == validates
+
+
 def test_config_value_has_its_source() -> None:
     settings = Settings(log_retention_ms=5)
     described = {one.name: one for one in configs.describe_topic(settings, {"retention.ms": "7"})}
