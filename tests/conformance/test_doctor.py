@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
 from tests.support.balancer import balancer
+from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
 from tidegate.cli.failures import BAD_NEWS, DONE, FAILED
 from tidegate.command_line import command_line
@@ -230,3 +231,53 @@ async def test_doctor_server_is_not_kafka(cluster: Cluster) -> None:
     reported = await doctor(f"127.0.0.1:{cluster.brokers[0].admin_port}", "--no-redis", code=FAILED)
 
     assert reported["kinds"] == ["not-kafka"]
+
+
+@pytest.fixture(scope="module")
+def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, dict[str, str]]]:
+    """A broker with a listener without SASL and two with it, and the address of each."""
+    authority = Authority(tmp_path_factory.mktemp("certificates"))
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in ("INTERNAL", "SECURE", "SPLAIN")}
+    written = ",".join(f"{name}://{address}" for name, address in addresses.items())
+    settings = {
+        "TIDEGATE_LISTENERS": written,
+        "TIDEGATE_ADVERTISED_LISTENERS": written,
+        "TIDEGATE_LISTENER_SECURITY_PROTOCOL_MAP": "INTERNAL:PLAINTEXT,SECURE:SASL_SSL,SPLAIN:SASL_PLAINTEXT",
+        "TIDEGATE_SSL_CERTIFICATE_FILE": str(authority.issue("broker", "127.0.0.1")),
+        "TIDEGATE_SASL_ENABLED_MECHANISMS": "PLAIN,SCRAM-SHA-256",
+    }
+    with Cluster(brokers=0, settings=settings) as cluster:
+        cluster.add_broker()
+        yield cluster, addresses
+
+
+async def test_doctor_listeners_with_sasl_are_noted(listeners: tuple[Cluster, dict[str, str]]) -> None:
+    cluster, addresses = listeners
+    admin = ("--admin", f"127.0.0.1:{cluster.brokers[0].admin_port}")
+    reported = await doctor(addresses["INTERNAL"], "--no-redis", *admin, code=DONE)
+
+    notes = [one for one in reported["findings"] if one["kind"] == "sasl-required"]
+    assert {one["where"] for one in notes} == {addresses["SECURE"], addresses["SPLAIN"]}
+    assert all("PLAIN and SCRAM-SHA-256" in "".join(one["evidence"]) for one in notes)
+    answers = {one["listener"]: (one["answers"], one["tls"]) for one in reported["addresses"]}
+    assert answers["SECURE"] == ("it requires SASL", True)
+    assert answers["SPLAIN"] == ("it requires SASL", False)
+
+
+async def test_doctor_bootstrap_with_sasl_is_not_checked(listeners: tuple[Cluster, dict[str, str]]) -> None:
+    _, addresses = listeners
+    reported = await doctor(addresses["SPLAIN"], "--no-redis", code=BAD_NEWS)
+    without_tls = await doctor(addresses["SECURE"], "--no-redis", code=FAILED)
+
+    assert reported["kinds"] == ["sasl-required"]
+    assert without_tls["kinds"] == ["tls-required"]
+
+
+async def test_doctor_advertised_address_with_sasl(listeners: tuple[Cluster, dict[str, str]]) -> None:
+    """Clients without SASL are sent to a port that requires it."""
+    _, addresses = listeners
+    settings = {"TIDEGATE_ADVERTISED_LISTENERS": f"PLAINTEXT://{addresses['SPLAIN']}"}
+    with Cluster(brokers=1, settings=settings) as cluster:
+        reported = await doctor(cluster.brokers[0].address, "--no-redis", code=FAILED)
+
+    assert reported["kinds"] == ["sasl-required"]

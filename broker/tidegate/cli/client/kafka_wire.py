@@ -34,6 +34,7 @@ VERSIONS: Final = {
     ApiKey.LEAVE_GROUP: 5,
     ApiKey.DESCRIBE_GROUPS: 5,
     ApiKey.LIST_GROUPS: 5,
+    ApiKey.SASL_HANDSHAKE: 1,
     ApiKey.API_VERSIONS: 0,
     ApiKey.DELETE_GROUPS: 2,
     ApiKey.OFFSET_DELETE: 0,

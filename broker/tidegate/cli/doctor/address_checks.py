@@ -24,6 +24,7 @@ def judge(observed: Observations) -> Iterator[Finding]:
     for one in observed.every():
         yield from _partly(one)
         yield from certificate_checks.of_probe(one, observed.now_s)
+        yield from _sasl(one, observed)
     yield from _protocols(observed)
     yield from _loopbacks(observed)
 
@@ -133,6 +134,22 @@ def ips_of(one: Probe) -> tuple[str, ...]:
     """The resolved addresses of a name, unless they equal the name."""
     host, _ = split(one.address)
     return (f"{host} is {listed(one.ips)} here",) if one.ips and one.ips != (host,) else ()
+
+
+def _sasl(one: Probe, observed: Observations) -> Iterator[Finding]:
+    if one.trouble is not Trouble.SASL_REQUIRED:
+        return
+    where = f"{one.address} requires SASL, which this command does not use"
+    if any(place.address == one.address and place.advertised_here for place in observed.advertised):
+        severity, sentence = Severity.PROBLEM, f"{where}; it is advertised to clients without SASL."
+        advice = "Advertise an address of the same listener: TIDEGATE_ADVERTISED_LISTENERS."
+    elif any(bootstrap.address == one.address for bootstrap in observed.bootstrap):
+        severity, sentence = Severity.WARNING, f"{where}: no broker behind it was checked."
+        advice = "Run `tidegate doctor` with the bootstrap address of a listener without SASL."
+    else:
+        severity, sentence = Severity.NOTE, f"{where}: it is not checked who answers there."
+        advice = "Clients need sasl.mechanism and credentials."
+    yield Finding("sasl-required", severity, one.address, sentence, (one.why,), advice)
 
 
 def _protocols(observed: Observations) -> Iterator[Finding]:

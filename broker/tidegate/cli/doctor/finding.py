@@ -28,6 +28,7 @@ KINDS: Final = {
     "not-kafka": "a server that does not speak the Kafka protocol answers",
     "tls-required": "a client without TLS at a TLS port",
     "tls-not-spoken": "a TLS client at a port without TLS",
+    "sasl-required": "an address requires SASL: behind it nothing is checked",
     "certificate-name": "the certificate is for other names",
     "certificate-expired": "the certificate is out of date, or not valid yet",
     "certificate-expires": "the certificate ends within 30 days",

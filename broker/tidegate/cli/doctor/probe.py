@@ -19,6 +19,7 @@ from tidegate.cli.client.kafka_wire import Connection, request
 from tidegate.cli.doctor.certificates import Certificate, shown_at
 from tidegate.cli.failures import CommandFailed, describe_os_error
 from tidegate.cli.places import Tls
+from tidegate.diagnosis.formatting import listed
 from tidegate.protocol.api_keys import ApiKey
 
 CLIENT_ID: Final = "tidegate-doctor"
@@ -27,6 +28,8 @@ _ADDRESSES_MAX: Final = 8
 """Maximum resolved addresses of one name; the others are not probed."""
 _BROKER: Final = 4
 """Kafka's config resource type of a broker."""
+_MECHANISM: Final = "SCRAM-SHA-512"
+"""The answer to any mechanism lists those of the listener."""
 _CLIENT_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "UNKNOWN_CA", "BAD_CERTIFICATE", "HANDSHAKE_FAILURE")
 """TLS alerts of a server that requires a client certificate, or a different one."""
 
@@ -40,7 +43,12 @@ class Trouble(enum.StrEnum):
     TLS_NOT_SPOKEN = "it does not use TLS"
     CERTIFICATE = "its certificate is refused"
     CLIENT_CERTIFICATE = "it requires a client certificate, or refuses this one"
+    SASL_REQUIRED = "it requires SASL"
     NOT_KAFKA = "the server does not speak the Kafka protocol"
+
+
+class SaslRequired(CommandFailed):
+    """The server answers ApiVersions and SaslHandshake, and closes the connection at any other request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +155,14 @@ async def _speak(port: _Port, observed: Probe, ips: Sequence[str], expected: boo
     for tls in (False, True) if expected is None else (expected, not expected):
         try:
             answers = await _answers(port, ips, tls, expected in (None, tls), tries)
+            reported = replace(observed, tls=tls, answers=answers)
+        except SaslRequired as required:
+            reported = replace(observed, tls=tls, trouble=Trouble.SASL_REQUIRED, why=str(required))
         except CommandFailed as failure:
             refused[tls] = failure
             if tls and (trouble := _of_certificates(failure)):
                 return await _behind_a_certificate(port, observed, ips, trouble, failure, tries)
             continue
-        reported = replace(observed, tls=tls, answers=answers)
         if tls:
             certificate = await asyncio.to_thread(shown_at, ips[0], port.number, port.host)
             reported = replace(reported, certificate=certificate)
@@ -204,9 +214,26 @@ async def _answers(port: _Port, ips: Sequence[str], tls: bool, verify: bool, tri
         await connection.open()
         try:
             found.append(await _who(connection, ip))
+        except CommandFailed as failure:
+            if isinstance(failure.__cause__, asyncio.IncompleteReadError | ConnectionError):
+                await _check_sasl(port.connection(ip, tls, verify))
+            raise
         finally:
             await connection.close()
     return tuple(found)
+
+
+async def _check_sasl(connection: Connection) -> None:
+    """Raises SaslRequired if the server takes part in SASL (KIP-43), which it does before authentication alone."""
+    try:
+        await connection.open()
+        reply = await connection.ask(ApiKey.SASL_HANDSHAKE, mechanism=_MECHANISM)
+    except CommandFailed:
+        return
+    finally:
+        await connection.close()
+    if reply.mechanisms:  # none with ILLEGAL_SASL_STATE, which a listener without SASL answers
+        raise SaslRequired(f"it offers {listed(sorted(reply.mechanisms))}")
 
 
 async def _who(connection: Connection, ip: str) -> Answer:
