@@ -30,7 +30,7 @@ from tidegate.store.keys import ClusterKeys, GroupKeys
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure
 from tidegate.store.scripts import library, registered
-from tidegate.store.slots import key_slot
+from tidegate.store.slots import key_of, key_slot
 from tidegate.store.store import Store
 
 PATIENCE_S = 60.0
@@ -80,6 +80,18 @@ def test_slots_are_those_of_a_client_library() -> None:
         "tidegate:{default/t:1}:ab:log",
     ):
         assert key_slot(key) == reference_slot(key.encode())
+
+
+def test_key_of_a_command_is_where_the_server_expects_it(sharded: Sharded) -> None:
+    names = [rule[1:] for rule in acl_rules(Settings(redis_url=sharded.url)) if rule.startswith("+")]
+    described = sharded.ask(sharded.servers[0], "COMMAND", "INFO", *names)
+    first = {name: described[name]["first_key_pos"] for name in names}
+    with_key = {name: [*name.upper().split("|"), "a", "b"] for name in names if first[name]}
+
+    assert "xinfo|groups" in with_key
+    assert {name: key_of(words) for name, words in with_key.items()} == {
+        name: words[first[name]] for name, words in with_key.items()
+    }
 
 
 async def test_each_key_is_at_its_node_by_any_command(sharded: Sharded, store: Store) -> None:

@@ -17,7 +17,7 @@ Place = tuple[str, int]
 """Host and port of a node, as it announces them."""
 
 _WITHOUT_KEY: Final = frozenset({"CLUSTER", "FUNCTION", "INFO", "PING", "PUBLISH", "SCRIPT", "TIME"})
-_KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "FCALL": 3, "MEMORY": 2}
+_KEY_AT: Final = {"EVAL": 3, "EVALSHA": 3, "FCALL": 3, "MEMORY": 2, "XGROUP": 2, "XINFO": 2}
 _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 
