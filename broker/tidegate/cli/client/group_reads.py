@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.cli.change_notice import OtherCluster, require_same_cluster
@@ -11,14 +12,24 @@ from tidegate.cli.client.described_groups import SHARE, type_of
 from tidegate.cli.client.group_operations import ObservedGroup
 from tidegate.cli.client.group_requests import Place
 from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient
+from tidegate.cli.client.record_topics import record_count, record_topics
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp, Brokers
 from tidegate.protocol.consumer_blobs import assigned_partitions
 
 Rows = list[dict[str, Any]]
 
+_RECORD_LAG: Final = "the lag of topics of format record"
 _ORG: Final = "default"
 """The organisation whose groups Kafka's protocol lists for unauthenticated clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Logs:
+    """Log start and end offsets of partitions, and which of their topics are of format record."""
+
+    bounds: Mapping[Place, tuple[int, int]]
+    record_topics: Set[str]
 
 
 async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
@@ -35,10 +46,8 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
             missing.append(f"generation and trouble are not known: {failure}")
         groups = await group_operations.all_groups(kafka)
         missing += [f"groups of broker {node_id} may be missing: {why}" for node_id, why in kafka.silent.items()]
-        bounds = await _bounds(
-            kafka,
-            {place for group in groups if not group.shares for place in _places(group.described, group.committed)},
-        )
+        places = {place for group in groups if not group.shares for place in _places(group.described, group.committed)}
+        logs = await _logs(kafka, places)
     rows = []
     for group in groups:
         listed, known = group.listed, reported.get(group.listed.group_id, {})
@@ -48,32 +57,40 @@ async def listing(brokers: Brokers, admin: AdminHttp) -> tuple[Rows, list[str]]:
                 "state": listed.group_state,
                 "type": listed.group_type,
                 "members": len(group.described.members),
-                "lag": _total_lag(group, bounds),
+                "lag": _total_lag(group, logs, known.get("lag")),
                 **{name: known.get(name) for name in ("generation", "state_since_ms", "severity", "trouble")},
             }
         )
+    if any(row["lag"] is None for row in rows):
+        missing.append(f"{_RECORD_LAG} is not known")
     return sorted(rows, key=lambda row: (admin_client.SEVERITIES.index(row["severity"] or ""), row["group"])), missing
 
 
 async def lag(brokers: Brokers, admin: AdminHttp, group_id: str) -> tuple[Rows, str]:
-    """Each partition of a group; and why ages of commits are missing, "" if they are not."""
-    missing, ages = "", dict[Place, int]()
+    """Each partition of a group; and what is missing, with the reason, "" if nothing is."""
+    missing, ages, counted = "", dict[Place, int](), dict[Place, int | None]()
     async with KafkaClient(brokers) as kafka:
         try:
             await _require_same_cluster(kafka, admin)
             found = await admin_client.get(admin, group_id, "", _ORG)
             for one in found["partitions"]:
+                place = one["topic"], one["partition"]
+                counted[place] = one["counted_lag"]
                 if one["commit_ms"] is not None:
-                    ages[one["topic"], one["partition"]] = max(found["now_ms"] - one["commit_ms"], 0)
+                    ages[place] = max(found["now_ms"] - one["commit_ms"], 0)
         except OtherCluster:
             raise
         except CommandFailed as failure:
-            missing = str(failure)
+            missing = f"ages of commits and {_RECORD_LAG} are not known: {failure}"
         described = await group_operations.describe(kafka, group_id)
         if type_of(described) == SHARE:
             return await _share_rows(kafka, group_id), missing
         committed = await group_operations.committed(kafka, group_id)
-        rows = _rows(described, committed, await _bounds(kafka, _places(described, committed)))
+        logs = await _logs(kafka, _places(described, committed))
+        rows = [
+            row | {"lag": counted.get((row["topic"], row["partition"])) if row["lag"] is None else row["lag"]}
+            for row in _rows(described, committed, logs)
+        ]
         if described.group_state == "Dead" and not rows:
             raise CommandFailed(f"there is no group {group_id}")
     return [{**row, "commit_age_ms": ages.get((row["topic"], row["partition"]))} for row in rows], missing
@@ -97,10 +114,14 @@ async def _share_rows(kafka: KafkaClient, group_id: str) -> Rows:
     ]
 
 
-def _total_lag(group: ObservedGroup, bounds: Mapping[Place, tuple[int, int]]) -> int:
+def _total_lag(group: ObservedGroup, logs: _Logs, reported: int | None) -> int | None:
+    """The lag of a group; of one that reads topics of format record the `reported` one, None if that is unknown."""
     if type_of(group.described) == SHARE:
         return sum(share.lag or 0 for share in group.shares.values())
-    return sum(row["lag"] or 0 for row in _rows(group.described, group.committed, bounds))
+    rows = _rows(group.described, group.committed, logs)
+    if any(row["lag"] is None and row["topic"] in logs.record_topics for row in rows):
+        return reported
+    return sum(row["lag"] or 0 for row in rows)
 
 
 async def _require_same_cluster(kafka: KafkaClient, admin: AdminHttp) -> None:
@@ -129,10 +150,16 @@ async def _bounds(kafka: KafkaClient, places: Iterable[Place]) -> dict[Place, tu
     return {place: (starts[place], ends[place]) for place in there if place in starts and place in ends}
 
 
-def _rows(described: Any, committed: Mapping[Place, int], bounds: Mapping[Place, tuple[int, int]]) -> Rows:
+async def _logs(kafka: KafkaClient, places: Iterable[Place]) -> _Logs:
+    bounds = await _bounds(kafka, places)
+    return _Logs(bounds, await record_topics(kafka, {topic for topic, _ in bounds}))
+
+
+def _rows(described: Any, committed: Mapping[Place, int], logs: _Logs) -> Rows:
+    """Each partition of a group; the lag is None where offsets do not give it."""
     rows = []
     for place, owner in _places(described, committed).items():
-        start, end = bounds.get(place, (None, None))
+        start, end = logs.bounds.get(place, (None, None))
         offset = committed.get(place)
         begin = start if offset is None else offset
         rows.append(
@@ -141,7 +168,7 @@ def _rows(described: Any, committed: Mapping[Place, int], bounds: Mapping[Place,
                 "partition": place[1],
                 "committed": offset,
                 "end": end,
-                "lag": None if end is None or begin is None else max(end - begin, 0),
+                "lag": record_count(begin, end, place[0] in logs.record_topics),
                 "owner": owner.member_id if owner else None,
                 "client_id": owner.client_id if owner else None,
                 "host": owner.client_host.removeprefix("/") if owner else None,

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, Topic, error_at
 from tidegate.cli.client.kafka_wire import request
+from tidegate.cli.client.record_topics import record_count, record_topics
 from tidegate.cli.failures import CommandFailed
 from tidegate.protocol.api_keys import ApiKey
 
@@ -30,7 +31,8 @@ async def described(kafka: KafkaClient, name: str) -> Topic:
 
 
 async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
-    """Each partition: leader, log start, end (None when unavailable), in order."""
+    """Each partition: leader, log start, end, number of records (None when unavailable), in order."""
+    of_format_record = await record_topics(kafka, topics)
     places = [(topic.name, index) for topic in topics.values() for index in sorted(topic.leaders)]
     starts = await kafka.offsets_known(dict.fromkeys(places, EARLIEST), topics)
     ends = await kafka.offsets_known(dict.fromkeys(places, LATEST), topics)
@@ -44,7 +46,7 @@ async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> lis
                 "leader": topics[name].leaders[index],
                 "start": start,
                 "end": end,
-                "records": None if start is None or end is None else end - start,
+                "records": record_count(start, end, name in of_format_record),
             }
         )
     return rows
@@ -63,7 +65,7 @@ async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any
 
 
 async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:
-    """Each topic: number of partitions, and of offsets between log start and end."""
+    """Each topic: number of partitions, of records, and of partitions whose records are unknown."""
     topics = await kafka.topics()
     by_topic: dict[str, list[dict[str, Any]]] = {name: [] for name in sorted(topics)}
     for row in await partition_rows(kafka, topics):
@@ -72,11 +74,16 @@ async def topic_rows(kafka: KafkaClient) -> list[dict[str, Any]]:
         {
             "topic": name,
             "partitions": len(rows),
-            "records": sum(row["records"] or 0 for row in rows),
+            "records": _total([row["records"] for row in rows if row["records"] is not None], len(rows)),
             "unknown": sum(row["records"] is None for row in rows),
         }
         for name, rows in by_topic.items()
     ]
+
+
+def _total(known: Sequence[int], partition_count: int) -> int | None:
+    """The records of a topic; None where only empty partitions are known."""
+    return sum(known) if any(known) or len(known) == partition_count else None
 
 
 async def configs(kafka: KafkaClient, name: str, own_only: bool) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def lag(
 
     rows, missing = asyncio.run(group_reads.lag(brokers, admin, group_id))
     if missing:
-        typer.echo(f"tidegate: ages of commits are not known: {missing}", err=True)
+        typer.echo(f"tidegate: {missing}", err=True)
     write_rows(output, group_tables.LAG, rows)
 
 
