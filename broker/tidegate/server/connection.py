@@ -27,6 +27,7 @@ from tidegate.server.bad_frames import not_taken
 from tidegate.server.muting import BLOCKED_ON_WRITE, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
+from tidegate.server.request_memory import RequestMemory
 from tidegate.server.routes import find_route
 from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
@@ -38,7 +39,7 @@ _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
 
 
-class Connection(Muting, asyncio.BufferedProtocol):
+class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
     def __init__(self, server: Acceptor[Connection], listener: str) -> None:
         self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)
@@ -132,8 +133,8 @@ class Connection(Muting, asyncio.BufferedProtocol):
             pending.held, pending.data = 0, b""
             if pending.task is not None and pending.route.waits:
                 pending.task.cancel()
-        self.server.request_bytes.release(held)
         self.server.request_bytes.abandon(self.client.host, self)
+        self.server.request_bytes.release(held)
         self.client.end()
 
     # -- frames
@@ -205,28 +206,6 @@ class Connection(Muting, asyncio.BufferedProtocol):
         """Decode the client id once: clients send the same one in every request. Raises DecodeError."""
         self.client_id = headers.client_id_of(raw)
         self._client_id_raw = bytes(raw)
-
-    def _reserve(self, pending: PendingRequest, data: bytes | memoryview, size: int) -> None:
-        """Count an unanswered request; a frame with its own buffer was counted when the buffer was allocated."""
-        held, counted = self.server.request_bytes, type(data) is memoryview
-        if pending.answer is not None:
-            held.release(size)
-        else:
-            pending.held = size
-            if not counted:
-                held.count_small(size)
-
-    def _reserve_frame(self) -> None:
-        """Continue to read a partial frame, unless the connections together hold too many request bytes."""
-        splitter = self.splitter
-        if not splitter.wanted:
-            return
-        held = self.server.request_bytes
-        if held.reserve(self.client.host, self, splitter.wanted):
-            splitter.allocate()
-        else:
-            self._pause()
-            held.wait(self.resume)
 
     # -- order
 

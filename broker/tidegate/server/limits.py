@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
@@ -41,87 +41,160 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
+class Wanted:
+    """Bytes that a large request waits for; `reserved` is called when they are reserved."""
+
+    __slots__ = ("host", "reserved", "size")
+
+    def __init__(self, host: str, size: int, reserved: Callable[[], None]) -> None:
+        self.host, self.size, self.reserved = host, size, reserved
+
+
+class HostBytes:
+    """Partial large requests of one address: the bytes that its share counts, and those that wait for the share."""
+
+    __slots__ = ("counted", "receiving", "waiting")
+
+    def __init__(self) -> None:
+        self.receiving: OrderedDict[Hashable, int] = OrderedDict()
+        self.waiting: OrderedDict[Hashable, Wanted] = OrderedDict()
+        self.counted = 0
+
+    def is_oldest(self, receiver: Hashable) -> bool:
+        """Whether the share does not limit this request."""
+        return next(iter(self.receiving), receiver) == receiver
+
+    def takes(self, receiver: Hashable, size: int, bytes_max: int) -> bool:
+        """Whether the share has capacity for `size` more bytes of a request that does not wait."""
+        return self.is_oldest(receiver) or (not self.waiting and self.counted + size <= bytes_max)
+
+    def count(self, receiver: Hashable, size: int) -> None:
+        """Count `size` more bytes of a request."""
+        self.receiving[receiver] = self.receiving.get(receiver, 0) + size
+        self.counted += size
+
+    def end(self, receiver: Hashable) -> None:
+        """A request is complete, or will never be."""
+        self.waiting.pop(receiver, None)
+        self.counted -= self.receiving.pop(receiver, 0)
+
+    def next_taken(self, bytes_max: int) -> tuple[Hashable, Wanted] | None:
+        """Remove the next waiting request that the share has capacity for: the oldest one, then in order."""
+        oldest = next(iter(self.receiving), None)
+        receiver = oldest if oldest in self.waiting else next(iter(self.waiting), None)
+        if receiver is None:
+            return None
+        if self.counted + self.waiting[receiver].size > bytes_max and not self.is_oldest(receiver):
+            return None
+        return receiver, self.waiting.pop(receiver)
+
+
 class RequestBytes:
     """Bytes of requests that are received or being received, and not yet answered.
 
-    A large request reserves the bytes received plus one step, never the announced size. Above the limit no connection
-    starts or continues a large request; it waits for `wake`. Two exceptions guarantee progress, until the request's
-    time-out: when only partial requests hold the limit, the oldest of them may exceed it; and the oldest partial
-    request of each address may exceed the address's share.
+    A large request reserves the bytes received plus one step, never the announced size. It waits first for capacity in
+    its address's share, then for the limit of all connections, each in order of arrival. Two exceptions guarantee
+    progress, until the request's time-out: when only partial requests hold the limit, the oldest of them may exceed
+    it; and the oldest partial request of each address may exceed the address's share.
     """
 
     __slots__ = ("_bytes_max", "_full_since_s", "_hosts", "_receiving", "_receiving_bytes", "_waiting", "held")
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._receiving: dict[Hashable, None] = {}
-        self._hosts: dict[str, dict[Hashable, int]] = {}
+        self._waiting: OrderedDict[Hashable, Wanted] = OrderedDict()
+        """Large requests that their address's share counts and that wait for the limit."""
+        self._receiving: OrderedDict[Hashable, int] = OrderedDict()
+        self._hosts: dict[str, HostBytes] = {}
         self._receiving_bytes = 0
         self._full_since_s = math.inf
         self.held = 0
 
     @property
     def exhausted(self) -> bool:
-        """Whether large requests have been refused for `EXHAUSTED_S`."""
+        """Whether large requests wait, and none was continued for `EXHAUSTED_S`."""
         return perf_counter() - self._full_since_s > EXHAUSTED_S
 
-    def reserve(self, host: str, receiver: Hashable, size: int) -> bool:
-        """Reserve `size` more bytes for the large request of `receiver` at `host`; False when it must wait."""
-        own = self._hosts.get(host, {})
-        if own and next(iter(own)) != receiver and sum(own.values()) + size > self._bytes_max // HOST_SHARE:
+    def reserve(self, host: str, receiver: Hashable, size: int, reserved: Callable[[], None]) -> bool:
+        """Reserve `size` more bytes for the large request of `receiver` at `host`.
+
+        False when it must wait: `reserved` is called later, unless `abandon` is called first.
+        """
+        of_host = self._hosts.setdefault(host, HostBytes())
+        if receiver in self._waiting or receiver in of_host.waiting:
             return False
-        if self.held + size > self._bytes_max and not self._may_exceed(receiver):
-            self._full_since_s = min(self._full_since_s, perf_counter())
+        wanted = Wanted(host, size, reserved)
+        if not of_host.takes(receiver, size, self._bytes_max // HOST_SHARE):
+            of_host.waiting[receiver] = wanted
             return False
-        self.held += size
-        self._receiving_bytes += size
-        self._receiving.setdefault(receiver)
-        self._hosts.setdefault(host, own)[receiver] = own.get(receiver, 0) + size
+        of_host.count(receiver, size)
+        if (self._waiting or self.held + size > self._bytes_max) and not self._may_exceed(receiver):
+            self._enqueue(receiver, wanted)
+            return False
+        self._add(receiver, size)
         return True
 
     def _may_exceed(self, receiver: Hashable) -> bool:
         return self.held == self._receiving_bytes and next(iter(self._receiving), receiver) == receiver
 
+    def _enqueue(self, receiver: Hashable, wanted: Wanted) -> None:
+        self._full_since_s = min(self._full_since_s, perf_counter())
+        self._waiting[receiver] = wanted
+
+    def _add(self, receiver: Hashable, size: int) -> None:
+        self.held += size
+        self._receiving_bytes += size
+        self._receiving[receiver] = self._receiving.get(receiver, 0) + size
+
     def received(self, host: str, receiver: Hashable) -> None:
         """The large request is complete; it stays counted until `release`."""
+        self._receiving_bytes -= self._receiving.pop(receiver, 0)
         self._end(host, receiver)
-        self._wake()
 
     def abandon(self, host: str, receiver: Hashable) -> None:
         """Release a large request that will not be completed."""
-        self.release(self._end(host, receiver))
-
-    def _end(self, host: str, receiver: Hashable) -> int:
-        own = self._hosts.get(host, {})
-        size = own.pop(receiver, 0)
-        if not own:
-            self._hosts.pop(host, None)
-        self._receiving.pop(receiver, None)
+        if self._waiting.pop(receiver, None) is not None and not self._waiting:
+            self._full_since_s = math.inf
+        size = self._receiving.pop(receiver, 0)
         self._receiving_bytes -= size
-        return size
+        self._end(host, receiver)
+        self.release(size)
+
+    def _end(self, host: str, receiver: Hashable) -> None:
+        """Let the address's other requests have the share of one that ended."""
+        of_host = self._hosts.get(host)
+        if of_host is None:
+            return
+        of_host.end(receiver)
+        while (taken := of_host.next_taken(self._bytes_max // HOST_SHARE)) is not None:
+            of_host.count(taken[0], taken[1].size)
+            self._enqueue(*taken)
+        if not of_host.receiving:
+            del self._hosts[host]
+        self._continue_waiting()
 
     def count_small(self, size: int) -> None:
         """Count a small request."""
         self.held += size
 
     def release(self, size: int) -> None:
-        """Release the bytes of a request; wake the waiting connections once half of the limit is free."""
+        """Release the bytes of a request; continue the waiting ones that fit."""
         self.held -= size
-        if self._full_since_s != math.inf and self.held * 2 <= self._bytes_max:
-            self._full_since_s = math.inf
-        if self._waiting and (self.held * 2 <= self._bytes_max or self.held == self._receiving_bytes):
-            self._wake()
-
-    def wait(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when capacity may be available again."""
-        self._waiting.append(wake)
-
-    def _wake(self) -> None:
         if self._waiting:
-            waiting, self._waiting = self._waiting, deque()
-            for wake in waiting:
-                wake()
+            self._continue_waiting()
+
+    def _continue_waiting(self) -> None:
+        """Reserve for waiting requests as far as the limit has capacity: for the oldest one, then in order."""
+        while self._waiting:
+            oldest = next(iter(self._receiving), None)
+            receiver = oldest if oldest in self._waiting else next(iter(self._waiting))
+            size = self._waiting[receiver].size
+            if self.held + size > self._bytes_max and not self._may_exceed(receiver):
+                return
+            wanted = self._waiting.pop(receiver)
+            self._full_since_s = perf_counter() if self._waiting else math.inf
+            self._add(receiver, size)
+            wanted.reserved()
 
 
 class Admission:

@@ -105,27 +105,96 @@ async def test_partial_requests_fill_the_cap_all_complete() -> None:
             await client.close()
 
 
+class Requests:
+    """Large requests, by a number each, that count how often the budget was asked for one, or continued one."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.budget = RequestBytes(bytes_max)
+        self.continued: list[int] = []
+
+    def reserve(self, host: str, receiver: int, size: int) -> bool:
+        return self.budget.reserve(host, receiver, size, lambda: self.continued.append(receiver))
+
+
 def test_reserve_one_address_gets_its_share() -> None:
-    budget = RequestBytes(8 * MIB)
+    requests = Requests(8 * MIB)
     share = 8 * MIB // HOST_SHARE
-    assert budget.reserve("a", 1, share)
-    assert not budget.reserve("a", 2, 1)
-    assert budget.reserve("a", 1, 3 * share), "the oldest request of an address continues"
-    assert budget.reserve("b", 3, share)
-    woken: list[int] = []
-    budget.wait(lambda: woken.append(2))
-    budget.received("a", 1)
-    assert woken == [2] and budget.reserve("a", 2, share)
+    assert requests.reserve("a", 1, share)
+    assert not requests.reserve("a", 2, 1)
+    assert requests.reserve("a", 1, 3 * share), "the oldest request of an address continues"
+    assert requests.reserve("b", 3, share)
+    requests.budget.received("a", 1)
+    assert requests.continued == [2]
+    assert requests.budget.held == 5 * share + 1
+
+
+def test_release_share_exhausted_continues_none() -> None:
+    """Only the address has no capacity: the end of other requests does not help its waiting ones."""
+    requests = Requests(8 * MIB)
+    share = 8 * MIB // HOST_SHARE
+    assert requests.reserve("a", 0, share)
+    for receiver in range(1, 3_001):
+        assert not requests.reserve("a", receiver, share // 2)
+    for _ in range(10):
+        requests.budget.count_small(100)
+        requests.budget.release(100)
+    assert not requests.continued
+    requests.budget.abandon("a", 0)
+    assert requests.continued == [1, 2], "in order, as far as the share has capacity"
+    requests.budget.received("a", 1)
+    assert requests.continued == [1, 2, 3]
+
+
+def test_release_limit_exhausted_continues_what_fits() -> None:
+    requests = Requests(8 * MIB)
+    requests.budget.count_small(8 * MIB)
+    for receiver in range(10):
+        assert not requests.reserve(f"host {receiver}", receiver, MIB)
+    assert not requests.reserve("host 0", 0, MIB), "it waits already"
+    requests.budget.release(100)
+    assert not requests.continued
+    requests.budget.release(2 * MIB)
+    assert requests.continued == [0, 1]
+    requests.budget.abandon("host 5", 5)
+    requests.budget.abandon("host 2", 2)
+    requests.budget.release(3 * MIB - 100)
+    assert requests.continued == [0, 1, 3, 4, 6]
+    assert requests.budget.held == 8 * MIB
+
+
+def test_release_oldest_partial_request_exceeds_limit() -> None:
+    """It waits behind others, which only its end gives capacity to."""
+    requests = Requests(8 * MIB)
+    assert requests.reserve("a", 1, 4 * MIB)
+    requests.budget.count_small(4 * MIB)
+    assert not requests.reserve("b", 2, MIB)
+    assert not requests.reserve("a", 1, 8 * MIB)
+    requests.budget.release(4 * MIB)
+    assert requests.continued == [1]
+    requests.budget.received("a", 1)
+    assert requests.continued == [1]
+    requests.budget.release(12 * MIB)
+    assert requests.continued == [1, 2]
 
 
 def test_readiness_no_bytes_for_requests_not_ready(monkeypatch: Any) -> None:
     monkeypatch.setattr(limits, "EXHAUSTED_S", 0.0)
-    budget = RequestBytes(MIB)
+    requests = Requests(MIB)
+    budget = requests.budget
     health = Health(lambda: True, lambda: True, lambda: not budget.exhausted, listening=True)
     assert health.ready
-    assert budget.reserve("a", 1, MIB)
-    assert not budget.reserve("b", 2, 1)
+    assert requests.reserve("a", 1, MIB)
+    assert not requests.reserve("b", 2, 1)
     assert health.reasons() == ["no memory is left for requests (memory_max)"]
     budget.abandon("a", 1)
     assert health.ready
     assert budget._full_since_s == math.inf
+
+
+def test_readiness_waiting_request_abandoned_ready(monkeypatch: Any) -> None:
+    monkeypatch.setattr(limits, "EXHAUSTED_S", 0.0)
+    requests = Requests(MIB)
+    assert requests.reserve("a", 1, MIB)
+    assert not requests.reserve("b", 2, 1)
+    requests.budget.abandon("b", 2)
+    assert not requests.budget.exhausted
