@@ -185,7 +185,7 @@ class Broker:
         self.server = new_server(self.context, checked_apis(apis, self.context, self._security.authorizer), settings)
         self._security.rules.on_changed.append(self.server.forget_repeated_requests)
         self.health = Health(
-            lambda: store.available, lambda: lease.held, lambda: not self.server.request_bytes.exhausted
+            lambda: store.available, lambda: lease.valid, lambda: not self.server.request_bytes.exhausted
         )
         self.health.loop_lag_s = lambda: self._lag.worst_s
         self.health.runs_functions = lambda: store.loaded_scripts.are_functions

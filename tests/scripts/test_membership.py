@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.built import ENDPOINTS
 from tests.support.clock import SteppedClock
+from tidegate.broker import build
 from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease, LeaseEvents, State
 from tidegate.cluster.drains import request_drain
-from tidegate.errors import BrokerIdNotRegistered
+from tidegate.errors import BrokerIdNotRegistered, StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.store import Store
@@ -165,6 +167,32 @@ async def test_lost_lease_is_reported_once_and_renewed(clock: SteppedClock, brok
     assert lost == [False]
     assert two.held and two.node_id == 2
     assert ids(one) == [1, 2]
+
+
+async def test_refused_renewals_broker_is_ready_until_the_lease_has_expired(
+    clock: SteppedClock, monotonic: Monotonic
+) -> None:
+    """Redis answers, but refuses every write."""
+    store = clock._store
+    broker = build(store.settings, store, ENDPOINTS, monotonic)
+    broker.health.listening = True
+    await start(broker.lease)
+    await store.command("CONFIG", "SET", "min-replicas-to-write", 1)
+    try:
+        for _ in range(0, GONE_MS, 250):
+            assert broker.health.own_reasons() == []
+            monotonic.behind_ms -= 250
+            with pytest.raises(StoreUnavailable, match="NOREPLICAS"):
+                await broker.lease.keep_once()
+
+        assert broker.lease.held and broker.health.own_reasons() == ["no lease is held"]
+    finally:
+        await store.command("CONFIG", "SET", "min-replicas-to-write", 0)
+
+    await broker.lease.keep_once()
+
+    assert broker.health.own_reasons() == []
+    await broker.close()
 
 
 async def test_lost_id_that_another_has_by_now_is_not_taken_back(clock: SteppedClock, brokers: Make) -> None:

@@ -177,6 +177,11 @@ class BrokerLease:
         """The name of this broker in events of groups."""
         return str(self.node_id)
 
+    @property
+    def valid(self) -> bool:
+        """Whether the lease is held and has not expired: not if Redis answers, but refuses to renew it."""
+        return self.held and self._clock() < self.ends_s
+
     # -- live brokers
 
     def live(self) -> list[BrokerInfo]:
