@@ -167,6 +167,20 @@ async def test_group_page_shows_members_partitions_and_rebalances(whole: WholeBr
     assert 'hx-trigger="every 5s"' in text
 
 
+async def test_group_pages_opened_together_are_all_answered(whole: WholeBroker, http: Http) -> None:
+    await whole.create("orders", 1)
+    names = ["billing", "orders", "shipping"]
+    for name in names:
+        client = whole.client()
+        client.group_id = name
+        await client.own("orders", 0)
+
+    async with asyncio.timeout(20):
+        texts = await asyncio.gather(*(text_of(http, "/console/group", group=name) for name in names))
+
+    assert all(name in text for name, text in zip(names, texts, strict=True))
+
+
 async def test_group_page_shows_share_groups_and_kip_848_groups(whole: WholeBroker, http: Http) -> None:
     await whole.create("orders", 2)
     await whole.store.command(

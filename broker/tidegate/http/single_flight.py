@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from contextvars import ContextVar
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -16,6 +17,9 @@ AT_ONCE: Final = 2
 """Maximum concurrent loads: one of 10,000 groups takes seconds of the broker's single core."""
 
 Found = TypeVar("Found")
+
+_loading: ContextVar[SingleFlightCache | None] = ContextVar("_loading", default=None)
+"""The cache whose load the current task is part of."""
 
 
 class SingleFlightCache:
@@ -37,8 +41,11 @@ class SingleFlightCache:
     async def get(self, key: Hashable, load: Callable[[], Awaitable[Found]], fresh_s: float = 0.0) -> Found:
         """The cached result of `key`, or that of `load`; waits while `at_once` other loads are running.
 
-        The result stays fresh for `fresh_s` at least.
+        The result stays fresh for `fresh_s` at least. Raises RuntimeError within a load of this cache: loads that wait
+        for each other's permits would never end.
         """
+        if _loading.get() is self:
+            raise RuntimeError(f"{key} is read within another load of the same cache")
         now_s = monotonic()
         self._found = {one: kept for one, kept in self._found.items() if now_s < kept[0]}
         if key in self._found:
@@ -50,6 +57,7 @@ class SingleFlightCache:
         changes = self._changes
         async with self._gate:
             began_s = monotonic()
+            _loading.set(self)  # of this load's task alone
             found = await load()
         ended_s = monotonic()
         if changes == self._changes:  # otherwise the load may predate a change

@@ -124,3 +124,15 @@ async def test_single_flight_slow_value_is_cached_for_as_long_as_it_took(monkeyp
     assert await single_flight.get("a", slow) == 1
     now_s[0] += 0.2
     assert await single_flight.get("a", slow) == 2
+
+
+async def test_single_flight_load_within_a_load_is_an_error() -> None:
+    single_flight, observe = Kept(), Reading()
+
+    async def nested() -> int:
+        found = await asyncio.gather(single_flight.get("inner", observe))
+        return found[0]
+
+    with pytest.raises(RuntimeError, match="inner is read within another load"):
+        await single_flight.get("outer", nested)
+    assert await single_flight.get("inner", observe) == 1

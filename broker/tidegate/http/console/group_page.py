@@ -38,10 +38,7 @@ async def _observe(console: Console, org: str, group_id: str) -> tuple[group_vie
     found = await asyncio.gather(
         group_views.view(console.context, org, group_id),
         group_views.history(console.context, org, group_id, EVENTS_SHOWN),
-        console.observe(
-            ("lag", org, group_id),
-            lambda: read_partitions(console.context.store, console.context.store.group_keys(org, group_id).ref),
-        ),
+        read_partitions(console.context.store, console.context.store.group_keys(org, group_id).ref),
     )
     return found[0], found[1], found[2]
 
