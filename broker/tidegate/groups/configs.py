@@ -15,6 +15,7 @@ from typing import Final
 from tidegate.errors import InvalidConfig, InvalidRequest
 from tidegate.groups.expiry import group_of
 from tidegate.groups.share.starting import LATEST, RESET_CONFIG, check_reset
+from tidegate.list_configs import check_length
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -213,6 +214,7 @@ def plan(changes: Sequence[tuple[str, bool, str | None]], *, replace: bool = Fal
         elif value is None:
             raise InvalidRequest(f"{name} has no value to set")
         else:
+            check_length(value)
             config.check(value)
             stored[name] = value.strip()
     if replace:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
+from tidegate.list_configs import appended, check_length, split_list, subtracted
 from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
 from tidegate.telemetry.metrics_payload import Sums, add, label
 
@@ -45,6 +46,7 @@ class Subscription:
 
 def check(name: str, value: str) -> str:
     """The text to store for a config of client metrics. Raises InvalidRequest, InvalidConfig."""
+    check_length(value)
     match name:
         case "interval.ms":
             text = value.strip()  # it strips more than `int` does
@@ -54,10 +56,10 @@ def check(name: str, value: str) -> str:
                 )
             return str(int(text))
         case "metrics":
-            return ",".join(_elements(value))
+            return ",".join(split_list(value))
         case "match":
             patterns_of(value)
-            return ",".join(_elements(value))
+            return ",".join(split_list(value))
         case _:
             raise InvalidRequest(f"unknown config of client metrics {name!r}")
 
@@ -65,7 +67,7 @@ def check(name: str, value: str) -> str:
 def patterns_of(value: str) -> dict[str, Any]:
     """The compiled patterns of a `match` config by attribute. Raises InvalidConfig."""
     patterns = {}
-    for one in _elements(value):
+    for one in split_list(value):
         attribute, equals, pattern = one.partition("=")
         if not equals or attribute not in ATTRIBUTES or len(pattern) > _PATTERN_LENGTH_MAX:
             raise InvalidConfig(f"{one!r} is not ATTRIBUTE=PATTERN of one of {', '.join(ATTRIBUTES)}")
@@ -76,10 +78,6 @@ def patterns_of(value: str) -> dict[str, Any]:
     return patterns
 
 
-def _elements(value: str) -> list[str]:
-    return [one.strip() for one in value.split(",") if one.strip()]
-
-
 def subscription_of(configs: Iterable[Mapping[str, str]], client: Mapping[str, str]) -> Subscription:
     """What the client with these attributes is asked for: the union of the subscriptions that match it."""
     metrics: set[str] = set()
@@ -87,7 +85,7 @@ def subscription_of(configs: Iterable[Mapping[str, str]], client: Mapping[str, s
     for stored in configs:
         patterns = patterns_of(stored.get(MATCH, ""))
         if all(pattern.fullmatch(client.get(attribute, "")) for attribute, pattern in patterns.items()):
-            metrics.update(_elements(stored.get(METRICS, "")))
+            metrics.update(split_list(stored.get(METRICS, "")))
             intervals.append(int(stored.get(INTERVAL, INTERVAL_MS_DEFAULT)))
     asked = (EVERYTHING,) if EVERYTHING in metrics else tuple(sorted(metrics))
     interval_ms = min(intervals, default=INTERVAL_MS_DEFAULT)
@@ -138,9 +136,7 @@ def changes_of(stored: Mapping[str, str], changes: Sequence[Change]) -> tuple[di
         if operation in (_APPEND, _SUBTRACT):
             if name == INTERVAL:
                 raise InvalidConfig(f"{name} is not a list")
-            now, parts = _elements(stored.get(name, "")), _elements(value)
-            kept = now + parts if operation == _APPEND else [one for one in now if one not in parts]
-            value = ",".join(dict.fromkeys(kept))
+            value = (appended if operation == _APPEND else subtracted)(stored.get(name, ""), value)
         elif operation != _SET:
             raise InvalidRequest(f"there is no operation {operation}")
         changed[name] = check(name, value)

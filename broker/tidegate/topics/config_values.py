@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidegate.errors import InvalidConfig
+from tidegate.list_configs import split_list
 
 DEFAULT_LEVEL: Final = -1
 """The level of gzip that stands for its default."""
@@ -79,8 +80,3 @@ def throttled_replicas(value: str) -> str:
     if value.strip() != "*" and not all(_REPLICA.fullmatch(part) for part in split_list(value)):
         raise InvalidConfig(f"must be * or a list of partition:broker, not {value!r}")
     return value
-
-
-def split_list(value: str) -> list[str]:
-    """The elements of a list value."""
-    return [part.strip() for part in value.split(",") if part.strip()]

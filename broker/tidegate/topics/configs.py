@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
+from tidegate.list_configs import appended, check_length, split_list, subtracted
 from tidegate.records.recompression import CODECS
 from tidegate.settings import SECRETS, Settings
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
@@ -20,7 +21,7 @@ from tidegate.topics.config_keys import (
     ConfigKey,
     ConfigType,
 )
-from tidegate.topics.config_values import DEFAULT_LEVEL, split_list
+from tidegate.topics.config_values import DEFAULT_LEVEL
 from tidegate.topics.tiers import SAME_AS_RETENTION, check_tiers
 
 
@@ -122,6 +123,7 @@ def parse(settings: Settings, given: Mapping[str, str | None], before: Mapping[s
         if value is None:
             raise InvalidConfig(f"{name} has no value")
         try:
+            check_length(value)
             kept[name] = key.check(value)
         except InvalidConfig as error:
             raise InvalidConfig(f"{name}: {error.message}") from None
@@ -180,19 +182,13 @@ def altered(
         elif operation == Operation.SET:
             after[name] = value
         else:
-            after[name] = _list_after(settings, overrides, name, operation, split_list(value))
+            change = appended if operation == Operation.APPEND else subtracted
+            after[name] = change(_value(settings, CONFIG_KEYS[name], overrides), value)
     for name in FIXED:
         default = CONFIG_KEYS[name].default
         if (after.get(name) or default) != overrides.get(name, default):
             raise InvalidConfig(f"{name} cannot change: create another topic")
     return parse(settings, after, overrides)
-
-
-def _list_after(settings: Settings, overrides: Mapping[str, str], name: str, operation: int, parts: list[str]) -> str:
-    now = split_list(_value(settings, CONFIG_KEYS[name], overrides))
-    if operation == Operation.APPEND:
-        return ",".join(dict.fromkeys(now + parts))
-    return ",".join(part for part in now if part not in parts)
 
 
 def effective(settings: Settings, overrides: Mapping[str, str]) -> TopicConfig:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
+from tidegate.list_configs import appended, check_length, subtracted
 from tidegate.settings import Settings
 from tidegate.topics.config_keys import CONFIG_KEYS, ConfigKey, ConfigType
-from tidegate.topics.config_values import split_list
 from tidegate.topics.configs import Change, Described, Operation, Source, Synonym, broker_synonyms
 
 DYNAMIC: Final = {key.broker_key: key for key in CONFIG_KEYS.values() if key.broker_key}
@@ -34,6 +34,7 @@ def changes_of(
         if value is None:
             raise InvalidRequest(f"{name} has no value to set")
         try:
+            check_length(value)
             changed[name] = key.check(_after(settings, stored, key, operation, value))
         except InvalidConfig as error:
             raise InvalidRequest(f"{name}: {error.message}") from None
@@ -57,10 +58,8 @@ def _after(settings: Settings, stored: Mapping[str, str], key: ConfigKey, operat
     if key.type is not ConfigType.LIST:
         raise InvalidConfig("no list")
     assert key.broker_key is not None
-    now, parts = split_list(stored.get(key.broker_key) or broker_synonyms(settings, key)[0].value), split_list(value)
-    if operation == Operation.APPEND:
-        return ",".join(dict.fromkeys(now + parts))
-    return ",".join(part for part in now if part not in parts)
+    change = appended if operation == Operation.APPEND else subtracted
+    return change(stored.get(key.broker_key) or broker_synonyms(settings, key)[0].value, value)
 
 
 def describe(settings: Settings) -> list[Described]:

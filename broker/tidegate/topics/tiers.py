@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidegate.errors import InvalidConfig
-from tidegate.topics.config_values import split_list
+from tidegate.list_configs import split_list
 
 SAME_AS_RETENTION: Final = -2
 """The value of local.retention.ms and local.retention.bytes that means "as retention.*"."""

@@ -9,9 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.errors import InvalidConfig, InvalidRequest
-from tidegate.groups.configs import CONFIGS
+from tidegate.groups.configs import CONFIGS, DEAD_LETTER_TOPIC, plan
+from tidegate.list_configs import VALUE_BYTES_MAX
 from tidegate.settings import Settings
-from tidegate.telemetry.client_metrics import check
+from tidegate.telemetry.client_metrics import changes_of, check
+from tidegate.topics import dynamic_defaults
+from tidegate.topics.configs import Operation
 
 
 @given(st.sampled_from(sorted(CONFIGS)), st.text(max_size=20))
@@ -36,3 +39,14 @@ def test_group_config_accepts_its_default(name: str) -> None:
 def test_client_metrics_interval_is_accepted_or_refused(value: str) -> None:
     with suppress(InvalidRequest):
         assert int(check("interval.ms", value)) > 0
+
+
+def test_config_value_above_the_length_of_a_string_is_refused() -> None:
+    long = "a" * (VALUE_BYTES_MAX + 1)
+    with pytest.raises(InvalidConfig, match="bytes"):
+        plan([(DEAD_LETTER_TOPIC, False, long)])
+    stored = {"metrics": long[:-10]}
+    with pytest.raises(InvalidConfig, match="bytes"):
+        changes_of(stored, [("metrics", Operation.APPEND, "org.apache.kafka.")])
+    with pytest.raises(InvalidRequest, match="bytes"):
+        dynamic_defaults.changes_of(Settings(), {}, [("log.cleanup.policy", Operation.SET, long)], replace=False)

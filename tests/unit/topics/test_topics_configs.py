@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.errors import InvalidConfig
+from tidegate.list_configs import subtracted
 from tidegate.settings import Settings
 from tidegate.topics import configs, names
 from tidegate.topics.config_keys import CONFIG_KEYS
-from tidegate.topics.configs import Source
+from tidegate.topics.configs import Operation, Source
 
 SETTINGS = Settings()
 
@@ -197,3 +200,26 @@ def test_names_collide_when_metric_names_would(one: str, other: str) -> None:
     alike = one != other and one.replace(".", "_") == other.replace(".", "_")
 
     assert alike == (one != other and names.plain(one) == names.plain(other) != "")
+
+
+_LIST = "leader.replication.throttled.replicas"
+
+
+def _replicas(broker: int, count: int) -> str:
+    return ",".join(f"{partition}:{broker}" for partition in range(count))
+
+
+@pytest.mark.parametrize(
+    ("operation", "value"), [(Operation.APPEND, _replicas(2, 1_000)), (Operation.SET, _replicas(2, 6_000))]
+)
+def test_config_value_longer_than_a_string_of_a_reply_is_refused(operation: Operation, value: str) -> None:
+    with pytest.raises(InvalidConfig, match="bytes"):
+        configs.altered(SETTINGS, {_LIST: _replicas(1, 5_000)}, [(_LIST, operation, value)])
+
+
+def test_config_list_of_the_greatest_length_is_subtracted_from_in_linear_time() -> None:
+    now = ",".join(f"{number}:1" for number in range(5_000))
+    started_s = process_time()
+
+    assert subtracted(now, _replicas(2, 5_000)) == now
+    assert process_time() - started_s < 0.1  # with a search for each element, 0.6 s
