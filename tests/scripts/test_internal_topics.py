@@ -16,6 +16,10 @@ from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.transactions import MARKER_WAIT_S, NONE, brokers_of
 from tests.support.whole_broker import request
+from tidegate.cluster import audit
+from tidegate.cluster.audit import Actor
+from tidegate.errors import InvalidTopic
+from tidegate.http import actions
 from tidegate.monitoring.internal_topics import publisher
 from tidegate.monitoring.internal_topics.publisher import PARTITIONS
 from tidegate.monitoring.internal_topics.services import internal_topics
@@ -302,6 +306,30 @@ async def test_log_132_internal_topics_refuse(opened: PublishedTopics, name: str
     assert {one.name: one.is_internal for one in answer.topics} == {"t": False, **internal}
     found = await brokers.clients[0].fetch(name, 0, shard_of("orders", PARTITIONS))
     assert found.records
+
+
+@pytest.mark.parametrize("name", [CONSUMER_OFFSETS, TRANSACTION_STATE])
+async def test_internal_topics_refuse_changes_by_operators(opened: PublishedTopics, name: str) -> None:
+    brokers = opened.brokers
+    await brokers.clients[0].commit("t", 1)
+    await brokers.producer("orders").init()
+    await opened.publish()
+    context, anna = brokers.all[0].context, Actor("anna", "operator", "10.1.2.3")
+    await context.catalog.refresh()
+    before = context.catalog.get("default", name)
+
+    for change in (
+        actions.add_partitions(context, anna, "default", name, 60),
+        actions.alter_configs(context, anna, "default", name, {"cleanup.policy": "delete"}, []),
+        actions.trim_topic(context, anna, "default", name, {0: None}),
+        actions.delete_topic(context, anna, "default", name),
+    ):
+        with pytest.raises(InvalidTopic, match="internal topic"):
+            await change
+
+    await context.catalog.refresh()
+    assert context.catalog.get("default", name) == before is not None
+    assert {one["outcome"] for one in await audit.entries(context.store, 10)} == {audit.REFUSED}
 
 
 async def test_internal_topics_are_off_by_default(store: Store, settings: Settings) -> None:

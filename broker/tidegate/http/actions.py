@@ -37,7 +37,7 @@ from tidegate.groups.share.offsets import delete_group as delete_share_group
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.http.group_members import members_of, type_of
 from tidegate.quotas.table import Change as QuotaChange
-from tidegate.topics import configs
+from tidegate.topics import configs, names
 from tidegate.topics.configs import Change, Operation
 
 
@@ -159,11 +159,13 @@ async def create_topic(
 async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str) -> None:
     """Delete a topic with its records and committed offsets; cannot be undone.
 
-    Raises UnknownTopicOrPartition, TopicDeletionDisabled, StoreUnavailable.
+    Raises InvalidTopic (brokers publish it), UnknownTopicOrPartition, TopicDeletionDisabled, StoreUnavailable.
     """
     async with begin(context, actor, "topic.delete", org, topic=name) as entry:
         if not context.settings.delete_topic_enable:
             raise TopicDeletionDisabled("delete_topic_enable is off")
+        if context.settings.internal_topics_interval_ms:
+            names.check_changeable(name)  # it would be written again at once
         await context.catalog.refresh()
         topic = await context.catalog.find(org, name)
         if topic is None:
@@ -173,8 +175,12 @@ async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str
 
 
 async def add_partitions(context: BrokerContext, actor: Actor, org: str, name: str, count: int) -> None:
-    """Increase a topic to `count` partitions. Raises UnknownTopicOrPartition, InvalidPartitions, StoreUnavailable."""
+    """Increase a topic to `count` partitions.
+
+    Raises InvalidTopic (an internal topic), UnknownTopicOrPartition, InvalidPartitions, StoreUnavailable.
+    """
     async with begin(context, actor, "topic.add_partitions", org, topic=name, count=count) as entry:
+        names.check_changeable(name)
         entry.result["before"] = (await context.catalog.check_growth(org, name, count)).partition_count
         await context.catalog.add_partitions(org, name, count)
 
@@ -184,10 +190,11 @@ async def trim_topic(
 ) -> dict[int, int]:
     """Delete the records below an offset per partition (None: all records); returns partition -> log start offset.
 
-    Raises UnknownTopicOrPartition, OffsetOutOfRange, PolicyViolation (the topic is only compacted), StoreUnavailable;
-    partitions before the failed one have been trimmed then, and the audit lists them.
+    Raises InvalidTopic (an internal topic), UnknownTopicOrPartition, OffsetOutOfRange, PolicyViolation (the topic is
+    only compacted), StoreUnavailable; partitions before the failed one have been trimmed then, and the audit lists them.
     """
     async with begin(context, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
+        names.check_changeable(name)
         await context.catalog.refresh()
         topic = await context.catalog.find(org, name)
         if topic is None or not all(index < topic.partition_count for index in before):
@@ -209,7 +216,7 @@ async def alter_configs(
 ) -> None:
     """Set configs of a topic and reset others to their defaults; the audit keeps the previous values.
 
-    Raises UnknownTopicOrPartition, InvalidConfig, StoreUnavailable.
+    Raises InvalidTopic (an internal topic), UnknownTopicOrPartition, InvalidConfig, StoreUnavailable.
     """
     changes: list[Change] = [(name, Operation.SET, value) for name, value in values.items()]
     changes += [(name, Operation.DELETE, None) for name in defaults]
@@ -222,6 +229,7 @@ async def alter_configs(
     before = {one: topic.overrides.get(one) for one, _, _ in changes} if topic else {}
     arguments = {"topic": name, "set": dict(values), "defaults": list(defaults), "before": before}
     async with begin(context, actor, "topic.alter", org, **arguments):
+        names.check_changeable(name)
         await context.catalog.alter_configs(org, name, plan)
 
 
