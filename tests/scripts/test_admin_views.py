@@ -14,7 +14,7 @@ from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor, Audit
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.figures import FigureReports, Figures
-from tidegate.errors import NonEmptyGroup, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.errors import NonEmptyGroup, OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.groups.reset_plan import Choice
 from tidegate.http import (
     actions,
@@ -26,6 +26,7 @@ from tidegate.http import (
     topic_views,
 )
 from tidegate.http.offset_actions import Reset
+from tidegate.log import retention
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -300,6 +301,40 @@ async def test_undo_of_a_large_action_is_stored_compressed_and_limited(
     assert not left_out.undoable and without is not None
     assert (without["undo"], without["undoable"], without["undo_too_large"]) == (None, False, True)
     assert 0 < await store.command("MEMORY", "USAGE", store.cluster_keys.audit) < len(str(moves))
+
+
+async def test_trim_beyond_the_end_of_one_partition_trims_none(whole: WholeBroker) -> None:
+    await whole.create("orders", 2)
+    await whole.client().produce("orders", 10, index=0)
+
+    with pytest.raises(OffsetOutOfRange, match="partition 1 ends before offset 999"):
+        await actions.trim_topic(whole.context, ANNA, "default", "orders", {0: None, 1: 999})
+
+    topic = await whole.context.catalog.find("default", "orders")
+    assert topic is not None
+    assert (await whole.context.logs.partition(topic, 0).end_offset()).log_start_offset == 0
+    [refused] = await audit.entries(whole.store, 10)
+    assert (refused["outcome"], refused["result"]) == (audit.REFUSED, {})
+
+
+async def test_trim_executed_in_part_is_recorded_as_failed(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await whole.create("orders", 2)
+    client = whole.client()
+    for index in (0, 1):
+        await client.produce("orders", 10, index=index)
+    real = retention.delete_records
+
+    async def refuse_second(log: Any, offset: int) -> int:
+        if log.index == 1:
+            raise OffsetOutOfRange
+        return await real(log, offset)
+
+    monkeypatch.setattr(retention, "delete_records", refuse_second)
+    with pytest.raises(OffsetOutOfRange, match="partition 1 ends before offset 7; trimmed before it: 0"):
+        await actions.trim_topic(whole.context, ANNA, "default", "orders", {0: 5, 1: 7})
+
+    [failed] = await audit.entries(whole.store, 10)
+    assert (failed["outcome"], failed["result"]) == (audit.FAILED, {"log_starts": {"0": 5}})
 
 
 async def test_audit_is_capped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,11 +59,12 @@ class ActionFailed(Exception):
 
 @dataclass(slots=True)
 class Entry:
-    """A running action; its body adds to `result`."""
+    """A running action; its body adds to `result`, and sets `changed` once a part of it is executed."""
 
     action_id: str
     undoable: bool
     result: dict[str, Any] = field(default_factory=dict)
+    changed: bool = False
 
 
 class Audit:
@@ -96,7 +97,8 @@ class Audit:
     async def __aexit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
         if error is not None and not isinstance(error, KafkaError | ActionFailed):
             return  # a bug, or this broker is stopping: the outcome is unknown
-        fields = {"action_id": self._entry.action_id, "outcome": _outcome(error), "result": _json(self._entry.result)}
+        outcome = _outcome(error, self._entry.changed)
+        fields = {"action_id": self._entry.action_id, "outcome": outcome, "result": _json(self._entry.result)}
         if error is not None:
             fields["error"] = str(error)
         try:
@@ -105,9 +107,11 @@ class Audit:
             logger.error("audit_without_outcome", action=self._action, reason=str(away))
 
 
-def _outcome(error: BaseException | None) -> str:
+def _outcome(error: BaseException | None, changed: bool) -> str:
     if error is None:
         return DONE
+    if changed:
+        return FAILED
     if isinstance(error, ActionFailed):
         return error.outcome
     return FAILED if isinstance(error, StoreUnavailable) else REFUSED

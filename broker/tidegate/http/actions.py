@@ -130,6 +130,7 @@ async def remove_member(
             for one in found:
                 removal = Removal(one.member_id, one.instance_id, "member_removed", reason, f"{host} {who}")
                 await (context.consumers.groups if kind == CONSUMER else context.streams).run(keys, removal)
+                entry.changed = True
             return removed
         leaving = [Leaving(one.member_id, one.instance_id, reason) for one in found]
         codes = await classic.leave(
@@ -191,7 +192,8 @@ async def trim_topic(
     """Delete the records below an offset per partition (None: all records); returns partition -> log start offset.
 
     Raises InvalidTopic (an internal topic), UnknownTopicOrPartition, OffsetOutOfRange, PolicyViolation (the topic is
-    only compacted), StoreUnavailable; partitions before the failed one have been trimmed then, and the audit lists them.
+    only compacted), StoreUnavailable. All offsets are checked first; if a partition fails after that, those before it
+    have been trimmed, and the error and the audit list them.
     """
     async with begin(context, actor, "topic.trim", org, topic=name, before=dict(before)) as entry:
         names.check_changeable(name)
@@ -201,13 +203,19 @@ async def trim_topic(
             raise UnknownTopicOrPartition(f"there is no topic {name} with all these partitions")
         if topic.config.cleanup_policy == {"compact"}:
             raise PolicyViolation(f"{name} is compacted: cleanup.policy has no delete")
+        logs = {index: context.logs.partition(topic, index) for index in sorted(before)}
+        for index, log in logs.items():
+            if (before[index] or 0) > (await log.end_offset()).high_watermark:
+                raise OffsetOutOfRange(f"partition {index} ends before offset {before[index]}")
         starts: dict[int, int] = entry.result.setdefault("log_starts", {})
-        for index, offset in sorted(before.items()):
-            log = context.logs.partition(topic, index)
+        for index, log in logs.items():
+            offset = before[index]
             try:
                 starts[index] = await log.delete_records(-1 if offset is None else offset)
             except OffsetOutOfRange:
-                raise OffsetOutOfRange(f"partition {index} ends before offset {offset}") from None
+                trimmed = f"; trimmed before it: {', '.join(map(str, starts))}" if starts else ""
+                raise OffsetOutOfRange(f"partition {index} ends before offset {offset}{trimmed}") from None
+            entry.changed = True
         return starts
 
 
