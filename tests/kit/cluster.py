@@ -23,6 +23,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis_cluster import Sharded
 from tests.support.sentinels import Watched
 from tests.support.valkey import ValkeyServer
+from tidegate.cli.client.redis_keys import classify
 
 _LIBRARIES: Final = (
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1",
@@ -33,6 +34,7 @@ CONSTANTS: Final = {"tidegate.groups.model.GROUP_EVENTS_MAX": 1_000_000}
 STARTED_S: Final = 300.0
 """Brokers are ready long before, on a machine that does little else."""
 KEEPING: Final = ("--appendonly", "yes", "--appendfsync", "always")
+PREFIX: Final = "tidegate"
 _FOLLOWING: Final = ("--appendonly", "yes")
 
 
@@ -283,6 +285,20 @@ class FaultyCluster:
             await asyncio.to_thread(replicated.in_sync)
         elif replicated is not None:
             await asyncio.to_thread(replicated.wait_in_sync)
+
+    def delete_key(self, kind: str, rng: random.Random) -> str:
+        """Delete a key of this kind, of those in one server that takes writes; what was done, as text."""
+        try:
+            with redis.Redis(port=rng.choice(self.primary_ports()), socket_timeout=20) as client:
+                names = sorted(client.scan_iter(f"{PREFIX}:*", count=1_000))
+                found = [name for name in names if (key := classify(name.decode(), PREFIX)) and key.kind.name == kind]
+                if not found:
+                    return f"no key of kind {kind}"
+                chosen = rng.choice(found)
+                client.delete(chosen)
+                return f"deleted {chosen.decode()}"
+        except redis.RedisError as error:
+            return f"nothing deleted: {error}"
 
     def group(self, group: str) -> dict[str, str]:
         """The keys of a group of `default`, as text."""

@@ -25,8 +25,18 @@ REST_S: Final = (0.2, 1.5)
 TOGETHER: Final = 0.4
 """How often the next fault begins while one is on."""
 CLOCK_STEPS_S: Final = (-120, -30, 30, 120, 8 * 86_400)
-
-
+RESTORED: Final = (
+    "meta",
+    "times",
+    "producers",
+    "topics",
+    "topic-names",
+    "protocols",
+    "sessions",
+    "groups",
+    "deadlines",
+)
+"""Kinds of keys that brokers restore from others when one is deleted."""
 _REDIS: Final = "redis"
 
 
@@ -61,6 +71,7 @@ class Faults:
             "client link a black hole": (self._hole_clients, 2),
             "client link slow": (self._slow_clients, 1),
             "memory full": (self._fill_memory, 1),
+            "key deleted": (self._delete_key, 2),
             "redis stopped": (self._stop_redis, 2),
             "redis stalled": (self._stall_redis, 1),
         }
@@ -162,6 +173,10 @@ class Faults:
         node.step_clock(step_s)
 
     # -- Redis
+
+    async def _delete_key(self) -> None:
+        kind = self.rng.choice(RESTORED)
+        self._note(f"  {await asyncio.to_thread(self.cluster.delete_key, kind, self.rng)}")
 
     async def _kill_redis(self) -> None:
         self._claim([_REDIS])
