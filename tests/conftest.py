@@ -60,6 +60,14 @@ def client(valkey: ValkeyServer) -> Iterator[Any]:
     opened.close()
 
 
+@pytest.fixture
+def debugged_valkey() -> Iterator[ValkeyServer]:
+    """An own server that takes DEBUG: `CHANGE-REPL-ID` is what a fail-over does to `master_replid`."""
+    server = ValkeyServer(["--enable-debug-command", "yes"])
+    yield server
+    server.stop()
+
+
 @pytest.fixture(scope="session")
 def redis_cluster_url() -> Iterator[str | None]:
     """The session's Redis Cluster, None without `TIDEGATE_TEST_REDIS_CLUSTER`."""

@@ -134,6 +134,17 @@ def replid_at(client: Client, key: str) -> str:
     return str(client.info("replication")["master_replid"])
 
 
+def replids(client: Client) -> frozenset[str]:
+    """`master_replid` of every primary."""
+    if isinstance(client, RedisCluster):
+        replies = client.info("replication", target_nodes=RedisCluster.PRIMARIES)
+        # of a single node redis-py returns the fields themselves
+        infos = [replies] if "master_replid" in replies else replies.values()
+    else:
+        infos = [client.info("replication")]
+    return frozenset(str(info["master_replid"]) for info in infos)
+
+
 def run(client: Client, script: Script, keys: Sequence[str], *args: str | int | bytes) -> Any:
     """Call a script by its SHA; sends the source if the server does not have it."""
     try:

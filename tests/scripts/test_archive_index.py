@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.archive import log_keys, make_log, segment
+from tests.support.archive import PresentIndex, log_keys, make_log, segment
 from tests.support.valkey import ValkeyServer
-from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, ArchiveState, Outcome, Publication
+from tidegate_pipeline.archive.index import Archiver, ArchiveState, Outcome, Publication
 from tidegate_pipeline.errors import PipelineError
-from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.redis_access import connect, replids
 
 KEYS = log_keys()
 A = Archiver(1, "a")
@@ -26,16 +26,16 @@ def client(client: Any) -> Any:
 
 
 @pytest.fixture
-def index(client: Any) -> ArchiveIndex:
-    return ArchiveIndex(client, KEYS)
+def index(client: Any) -> PresentIndex:
+    return PresentIndex(client, KEYS)
 
 
-def test_partition_that_was_never_archived_has_no_state(index: ArchiveIndex) -> None:
+def test_partition_that_was_never_archived_has_no_state(index: PresentIndex) -> None:
     assert index.state() == ArchiveState(-1, -1, 0)
     assert index.segments() == []
 
 
-def test_segments_are_added_where_the_archive_ends(index: ArchiveIndex) -> None:
+def test_segments_are_added_where_the_archive_ends(index: PresentIndex) -> None:
     index.fence(A)
 
     first = index.publish(A, [segment(5, 10), segment(10, 30)])
@@ -50,7 +50,7 @@ def test_segments_are_added_where_the_archive_ends(index: ArchiveIndex) -> None:
     assert index.segments(31) == []
 
 
-def test_range_may_begin_before_its_first_record(index: ArchiveIndex) -> None:
+def test_range_may_begin_before_its_first_record(index: PresentIndex) -> None:
     index.publish(A, [segment(0, 10)])
 
     outcome = index.publish(A, [segment(10, 30, base_offset=17)])
@@ -59,7 +59,7 @@ def test_range_may_begin_before_its_first_record(index: ArchiveIndex) -> None:
     assert index.segments(12) == [segment(10, 30, base_offset=17)]
 
 
-def test_commit_rerun_micro_batch_is_a_duplicate_however_it_is_sliced(index: ArchiveIndex) -> None:
+def test_commit_rerun_micro_batch_is_a_duplicate_however_it_is_sliced(index: PresentIndex) -> None:
     index.publish(A, [segment(0, 10), segment(10, 30)])
 
     again = index.publish(A, [segment(0, 10, "b"), segment(10, 30, "b")])
@@ -71,7 +71,7 @@ def test_commit_rerun_micro_batch_is_a_duplicate_however_it_is_sliced(index: Arc
 
 @pytest.mark.parametrize(("from_offset", "end_offset"), [(31, 40), (29, 40), (0, 31), (40, 50)])
 def test_commit_that_begins_elsewhere_is_a_conflict_and_changes_nothing(
-    index: ArchiveIndex, from_offset: int, end_offset: int
+    index: PresentIndex, from_offset: int, end_offset: int
 ) -> None:
     index.publish(A, [segment(0, 30)])
 
@@ -80,13 +80,13 @@ def test_commit_that_begins_elsewhere_is_a_conflict_and_changes_nothing(
     assert index.state() == ArchiveState(0, 30, 1)
 
 
-def test_segments_with_a_hole_between_them_are_not_even_sent(index: ArchiveIndex) -> None:
+def test_segments_with_a_hole_between_them_are_not_even_sent(index: PresentIndex) -> None:
     with pytest.raises(PipelineError, match=r"b\.parquet begins at 11, a\.parquet ends at 10"):
         index.publish(A, [segment(0, 10), segment(11, 30, "b")])
     assert index.state().end == -1
 
 
-def test_new_start_of_the_query_fences_the_one_before(index: ArchiveIndex) -> None:
+def test_new_start_of_the_query_fences_the_one_before(index: PresentIndex) -> None:
     old, new = Archiver(1, "old"), Archiver(2, "new")
     assert index.fence(old) == ArchiveState(-1, -1, 1)
     index.publish(old, [segment(0, 10)])
@@ -99,7 +99,7 @@ def test_new_start_of_the_query_fences_the_one_before(index: ArchiveIndex) -> No
     assert index.publish(new, [segment(10, 20)]) == Publication(Outcome.ADDED, 0, 20)
 
 
-def test_lease_of_two_that_started_together_belongs_to_the_last(index: ArchiveIndex) -> None:
+def test_lease_of_two_that_started_together_belongs_to_the_last(index: PresentIndex) -> None:
     one, other = Archiver(5, "one"), Archiver(5, "other")
 
     assert [index.fence(one).fence, index.fence(other).fence] == [5, 6]
@@ -108,7 +108,7 @@ def test_lease_of_two_that_started_together_belongs_to_the_last(index: ArchiveIn
     assert index.publish(other, [segment(0, 10)]).outcome is Outcome.ADDED
 
 
-def test_commit_late_partition_starts_at_the_newer_start(index: ArchiveIndex) -> None:
+def test_commit_late_partition_starts_at_the_newer_start(index: PresentIndex) -> None:
     """It was not there, or not to be archived, when the query started and fenced the others."""
     first, second, third = Archiver(1, "first"), Archiver(2, "second"), Archiver(2, "third")
 
@@ -120,7 +120,22 @@ def test_commit_late_partition_starts_at_the_newer_start(index: ArchiveIndex) ->
     assert index.state() == ArchiveState(0, 20, 2)
 
 
-def test_deleted_topic_takes_nothing(index: ArchiveIndex, client: Any) -> None:
+def test_publish_after_fail_over_is_refused(debugged_valkey: ValkeyServer) -> None:
+    """The new primary may lack the end of the log that the segments were written from."""
+    client = connect(debugged_valkey.url)
+    make_log(client, KEYS)
+    index = PresentIndex(client, KEYS)
+    read_from = replids(client)
+    index.publish(A, [segment(0, 30)])
+    client.execute_command("DEBUG", "CHANGE-REPL-ID")
+
+    assert index.publish(A, [segment(30, 40)], read_from) == Publication(Outcome.STALE, 0, 30)
+    assert index.publish(A, [segment(0, 30)], read_from) == Publication(Outcome.DUPLICATE, 0, 30)
+    assert index.segments() == [segment(0, 30)]
+    assert index.publish(A, [segment(30, 36)]) == Publication(Outcome.ADDED, 0, 36)
+
+
+def test_deleted_topic_takes_nothing(index: PresentIndex, client: Any) -> None:
     client.hset(KEYS.meta, "state", "deleted")
     assert index.publish(A, [segment(0, 10)]).outcome is Outcome.DELETED
     client.delete(KEYS.meta)
@@ -129,7 +144,7 @@ def test_deleted_topic_takes_nothing(index: ArchiveIndex, client: Any) -> None:
     assert client.exists(KEYS.segments, KEYS.archive) == 0
 
 
-def test_commit_lost_checkpoint_query_continues_at_the_end_of_the_archive(index: ArchiveIndex) -> None:
+def test_commit_lost_checkpoint_query_continues_at_the_end_of_the_archive(index: PresentIndex) -> None:
     """Its micro-batches are numbered from 0 again; nothing new may be taken for something old."""
     archiver = Archiver(1, "first")
     index.fence(archiver)
@@ -149,7 +164,7 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
 
     def drive(name: str) -> None:
         chance = random.Random(f"{seed} {name}")
-        own = ArchiveIndex(connect(valkey.url), KEYS)
+        own = PresentIndex(connect(valkey.url), KEYS)
         starts = added = 0
         together.wait(30)
         archiver: Archiver | None = None
@@ -180,7 +195,7 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
     for thread in threads:
         thread.join()
 
-    index = ArchiveIndex(client, KEYS)
+    index = PresentIndex(client, KEYS)
     chain = list(index.all_segments())
     assert chain[0].from_offset == index.state().start == 0
     assert chain[-1].end_offset == index.state().end
@@ -188,7 +203,7 @@ def test_two_drivers_at_once_leave_one_chain(valkey: ValkeyServer, client: Any, 
     assert len({one.file.partition("-")[0] for one in chain}) == 2, "both had their turns"
 
 
-def test_compaction_swaps_in_one_segment_for_several(index: ArchiveIndex) -> None:
+def test_compaction_swaps_in_one_segment_for_several(index: PresentIndex) -> None:
     old = [segment(0, 10), segment(10, 20), segment(20, 30)]
     index.publish(A, [*old, segment(30, 40)])
 
@@ -199,7 +214,7 @@ def test_compaction_swaps_in_one_segment_for_several(index: ArchiveIndex) -> Non
     assert index.state() == ArchiveState(0, 40, 1)
 
 
-def test_two_compactions_of_the_same_segments_leave_one(index: ArchiveIndex) -> None:
+def test_two_compactions_of_the_same_segments_leave_one(index: PresentIndex) -> None:
     old = [segment(0, 10), segment(10, 20), segment(20, 30)]
     index.publish(A, old)
 
@@ -209,14 +224,14 @@ def test_two_compactions_of_the_same_segments_leave_one(index: ArchiveIndex) -> 
     assert index.segments() == [segment(0, 20, "one"), segment(20, 30)]
 
 
-def test_swap_keeps_the_range(index: ArchiveIndex) -> None:
+def test_swap_keeps_the_range(index: PresentIndex) -> None:
     index.publish(A, [segment(0, 10), segment(10, 20)])
 
     with pytest.raises(PipelineError, match="does not have the range"):
         index.swap(segment(0, 19, "merged"), [segment(0, 10), segment(10, 20)])
 
 
-def test_start_is_raised_to_the_log_start_at_most(index: ArchiveIndex, client: Any) -> None:
+def test_start_is_raised_to_the_log_start_at_most(index: PresentIndex, client: Any) -> None:
     segments = [segment(start, start + 10) for start in range(0, 50, 10)]
     index.publish(A, segments)
     client.hset(KEYS.meta, "log_start", 25)
@@ -232,7 +247,7 @@ def test_start_is_raised_to_the_log_start_at_most(index: ArchiveIndex, client: A
     assert index.publish(A, [segment(50, 60)]).outcome is Outcome.ADDED
 
 
-def test_commit_deleted_index_stays_absent(index: ArchiveIndex, client: Any) -> None:
+def test_commit_deleted_index_stays_absent(index: PresentIndex, client: Any) -> None:
     index.publish(A, [segment(0, 10)])
     index.forget()
 

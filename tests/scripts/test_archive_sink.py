@@ -153,6 +153,24 @@ def test_driver_that_wakes_up_after_its_successor_started_is_refused(archive: Ar
     assert archive.index().state().end == -1
 
 
+def test_sink_fail_over_between_reading_and_publishing_fails(debugged_valkey: ValkeyServer, tmp_path: Path) -> None:
+    """The log of the new primary may lack what the first task read: producers write others there."""
+    archive = Archive(debugged_valkey.url, tmp_path)
+    batches = batches_from(0, [10, 10, 10])
+    writer = archive.writer()
+    writer.commit([writer.write(iter([raw_rows(batches[:1])]))], 0)
+    before = writer.write(iter([raw_rows(batches[1:2])]))
+    archive.client.execute_command("DEBUG", "CHANGE-REPL-ID")
+    after = writer.write(iter([raw_rows(batches[2:])]))
+
+    with pytest.raises(PipelineError, match="orders-0: offsets 10 to 29 are not published: Redis failed over or res"):
+        writer.commit([before, after], 1)
+    assert archive.index().state().end == 10
+
+    writer.commit([writer.write(iter([raw_rows(batches[1:])]))], 1)
+    assert archive.batches() == batches
+
+
 def test_topic_made_again_takes_nothing_of_the_one_before(archive: Archive) -> None:
     other = "e" * 32
     make_log(archive.client, log_keys(topic_id=other))

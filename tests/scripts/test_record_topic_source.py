@@ -21,6 +21,7 @@ from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write
 from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.archive.upkeep import Upkeep
 from tidegate_pipeline.errors import DataLoss, UsageError
+from tidegate_pipeline.redis_access import replids
 from tidegate_pipeline.settings import PipelineSettings
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.batch_plan import plan_ranges
@@ -145,7 +146,7 @@ def archive_topic(topic: RecordTopic, url: str, folder: Path) -> None:
     shape = Shape(1 << 20, 1 << 16, "zstd")
     segments = [write_segment(archive, one, shape) for one in slice_segments(batches, "default", 1 << 20)]
     index = ArchiveIndex(topic.client, Place("default", "orders", topic.topic_id, 0).keys("tidegate"))
-    index.publish(Archiver(1, "test"), segments)
+    index.publish(Archiver(1, "test"), segments, replids(topic.client))
 
 
 def verified(topic: RecordTopic, url: str, folder: Path) -> tuple[list[str], int]:

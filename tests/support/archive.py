@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from tidegate.records.batch import Batch
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import Segment
 from tidegate.store.keys import LogKeys
-from tidegate_pipeline.archive.index import ArchiveIndex
+from tidegate_pipeline.archive.index import ArchiveIndex, Archiver, Publication
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder
 from tidegate_pipeline.archive.sink import ArchiveSink, ArchiveWriter
 from tidegate_pipeline.decode.schema import RAW_RANGE_ARROW, raw_schema
-from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.redis_access import connect, replids
 
 TOPIC_ID = "0" * 31 + "1"
 
@@ -44,6 +44,16 @@ def segment(from_offset: int, end_offset: int, name: str = "a", *, base_offset: 
     base = from_offset if base_offset is None else base_offset
     count = end_offset - base
     return Segment(from_offset, base, end_offset - 1, count, 100 * count, 1_000 + end_offset, f"{name}.parquet")
+
+
+class PresentIndex(ArchiveIndex):
+    """Publishes segments as read from the primaries that there are now."""
+
+    def publish(
+        self, archiver: Archiver, segments: Sequence[Segment], read_from: Collection[str] | None = None
+    ) -> Publication:
+        """Of `read_from`, or of the present primaries."""
+        return super().publish(archiver, segments, replids(self._client) if read_from is None else read_from)
 
 
 def raw_rows(

@@ -16,7 +16,7 @@ from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
 from tidegate_pipeline.archive.slicing import SegmentSlice
 from tidegate_pipeline.decode.schema import RAW_RANGE_ARROW
-from tidegate_pipeline.redis_access import connect
+from tidegate_pipeline.redis_access import connect, replids
 from tidegate_pipeline.topics import Topic, read_topics
 
 _READ = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"  # as a command redis-py would make it a dict
@@ -29,9 +29,10 @@ def archive_topic(redis_url: str, name: str, root: Path | str, shape: Shape) -> 
     ends = {}
     for partition in range(topic.partition_count):
         index = ArchiveIndex(client, topic.keys("tidegate", partition))
+        read_from = replids(client)
         segments = _segments(client, topic, partition, index, root, shape)
         if segments:
-            assert index.publish(Archiver(1, "plain"), segments).outcome is Outcome.ADDED
+            assert index.publish(Archiver(1, "plain"), segments, read_from).outcome is Outcome.ADDED
         ends[partition] = index.state().end
     client.close()
     return ends

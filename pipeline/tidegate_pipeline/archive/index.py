@@ -6,7 +6,7 @@ A range is in the archive if the index has it; other files are orphans. Scripts:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -65,6 +65,8 @@ class Outcome(StrEnum):
     """The archive holds their range: a micro-batch ran again."""
     CONFLICT = "conflict"
     """They begin elsewhere than the archive ends."""
+    STALE = "stale"
+    """They were read from another primary: Redis failed over or restarted since."""
     FENCED = "fenced"
     """An archiver that started later has the partition."""
     DELETED = "deleted"
@@ -114,9 +116,10 @@ class ArchiveIndex:
         _, fence, start, end = run(self._client, FENCE_ARCHIVE, [self._keys.archive], *archiver)
         return ArchiveState(start, end, fence)
 
-    def publish(self, archiver: Archiver, segments: Sequence[Segment]) -> Publication:
+    def publish(self, archiver: Archiver, segments: Sequence[Segment], read_from: Collection[str]) -> Publication:
         """Add what a micro-batch wrote, in order of offset; all or none.
 
+        `read_from`: `master_replid` of the primaries before the segments were read, one of which must be that of now.
         Raises PipelineError where the segments do not follow each other.
         """
         for before, after in pairwise(segments):
@@ -127,7 +130,7 @@ class ArchiveIndex:
         members = [text for segment in segments for text in (segment.last_offset, segment.to_json())]
         keys = [self._keys.segments, self._keys.archive, self._keys.meta]
         range_ = (segments[0].from_offset, segments[-1].end_offset)
-        code, *reply = run(self._client, PUBLISH_SEGMENTS, keys, *archiver, *range_, *members)
+        code, *reply = run(self._client, PUBLISH_SEGMENTS, keys, *archiver, *range_, " ".join(read_from), *members)
         if code:
             return Publication(Outcome.DELETED, -1, -1)
         outcome, start, end = reply

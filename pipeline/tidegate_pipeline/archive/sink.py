@@ -29,7 +29,7 @@ from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.decode.schema import RANGES_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import ArchiveConflict, PipelineError, UsageError
 from tidegate_pipeline.format_options import FormatOptions
-from tidegate_pipeline.redis_access import Client, connect_by_option, retry_while_unavailable
+from tidegate_pipeline.redis_access import Client, connect_by_option, kept_client, replids, retry_while_unavailable
 from tidegate_pipeline.spark_errors import reports_one_line
 from tidegate_pipeline.worker_heap import freeze_gc
 
@@ -89,9 +89,10 @@ def _archiver(text: str) -> Archiver:
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """The files that one task wrote."""
+    """The files that one task wrote, and `master_replid` of the primaries before it read their batches."""
 
     segments: tuple[tuple[Place, Segment], ...]
+    read_from: frozenset[str]
 
 
 @reports_one_line
@@ -133,12 +134,15 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
         options = self._options
         archive = ArchiveFolder.open(options.path)
+        client = kept_client(options.url, options.password_variable)
+        read_from = retry_while_unavailable(lambda: replids(client), options.retry_s)
         rows = unread_rows(iterator) if self._reads else iterator
         slices = slice_segments(rows, options.org, options.shape.segment_bytes)
         written = Written(
             tuple(
                 (segment_slice.place, write_segment(archive, segment_slice, options.shape)) for segment_slice in slices
-            )
+            ),
+            read_from,
         )
         freeze_gc()
         return written
@@ -146,16 +150,19 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Publish, on the driver. Raises ArchiveConflict, PipelineError."""
         by_place: defaultdict[Place, list[Segment]] = defaultdict(list)
+        read_from: dict[Place, frozenset[str]] = {}
         for message in messages:
             if isinstance(message, Written):
                 for place, segment in message.segments:
                     by_place[place].append(segment)
+                    read_from[place] = read_from.get(place, message.read_from) & message.read_from
         if by_place:
             self._check_files(segment for segments in by_place.values() for segment in segments)
             with closing(self._options.connect()) as client:
                 for place, segments in sorted(by_place.items()):
                     segments.sort(key=lambda segment: segment.from_offset)
-                    self._publish(ArchiveIndex(client, place.keys(self._options.prefix)), place, segments)
+                    index = ArchiveIndex(client, place.keys(self._options.prefix))
+                    self._publish(index, place, segments, read_from[place])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing: files that nobody published are gc's."""
@@ -168,15 +175,20 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         if gone:
             raise PipelineError(f"{gone[0]}: it is gone before it was published, and {len(gone) - 1} more: start again")
 
-    def _publish(self, index: ArchiveIndex, place: Place, segments: list[Segment]) -> None:
+    def _publish(self, index: ArchiveIndex, place: Place, segments: list[Segment], read_from: frozenset[str]) -> None:
         reported = retry_while_unavailable(
-            lambda: index.publish(self._options.archiver, segments), self._options.retry_s
+            lambda: index.publish(self._options.archiver, segments, read_from), self._options.retry_s
         )
         here = f"{place}: offsets {segments[0].from_offset} to {segments[-1].last_offset}"
         if reported.outcome is Outcome.CONFLICT:
             raise ArchiveConflict(
                 f"{here} do not follow the archive, which holds {reported.start} to {reported.end - 1}: "
                 "remove the query's checkpoint, it continues at the end of the archive"
+            )
+        if reported.outcome is Outcome.STALE:
+            raise PipelineError(
+                f"{here} are not published: Redis failed over or restarted after they were read, "
+                "and may have lost them: start again"
             )
         if reported.outcome is Outcome.FENCED:
             raise ArchiveConflict(f"{here} are not published: a newer start of the archive query has taken over")
