@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -14,10 +15,12 @@ import pytest
 from tests.support.logs import TOPIC, append, batch, batches_of, broker, given_log, read, read_all
 from tests.support.segments import archive
 from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.log import archive_positions
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
 from tidegate.log.retention import Kept, apply_retention, trim
+from tidegate.log.timestamp_search import INLINE_RECORDS_MAX
 from tidegate.records.batch import Batch
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.cleaning import CleaningRules, clean, key_id
@@ -286,3 +289,26 @@ async def test_largest_timestamp_behind_a_compacted_batch(logs: Logs, tmp_path: 
 
     assert await starts(log) == (1, 18)
     assert await log.max_timestamp() == (20, 1_009)
+
+
+@pytest.mark.parametrize(("count", "is_inline"), [(2, True), (INLINE_RECORDS_MAX + 1, False)])
+async def test_archived_batch_of_many_records_is_searched_in_a_thread(
+    logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, is_inline: bool
+) -> None:
+    log = logs.partition(TOPIC, 0)
+    await append(log, timestamps=[1_000 + i for i in range(count)])
+    await given_batches(log, 1)
+    await archive(log, tmp_path, count)
+    await trim(log, await log.refresh(), Kept(1, count, 0))
+    threads = []
+
+    def heads(item: Batch) -> Any:
+        threads.append(threading.current_thread())
+        return iter_heads(item)
+
+    monkeypatch.setattr(archive_positions, "iter_heads", heads)
+
+    assert await log.offset_for_timestamp(1_000 + count - 1) == (count - 1, 1_000 + count - 1)
+    assert await log.max_timestamp() == (count - 1, 1_000 + count - 1)
+    assert threads
+    assert all((thread is threading.main_thread()) is is_inline for thread in threads)

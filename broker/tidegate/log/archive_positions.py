@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.log.archived import segments_from
 from tidegate.log.entries import Buffer, read_header
+from tidegate.log.timestamp_search import search_records
 from tidegate.records.batch import Batch
 from tidegate.records.record import iter_heads
 
@@ -32,9 +33,11 @@ async def first_record_at(
                 continue
             async with aclosing(_batches(archive, state, segment, timestamp_ms)) as batches:
                 async for base, batch in batches:
-                    for offset, timestamp in _records(base, batch):
-                        if timestamp >= timestamp_ms and state.log_start <= offset < state.local_start:
-                            return offset, timestamp
+                    found = await search_records(
+                        [batch], _first_at, base, batch, timestamp_ms, state.log_start, state.local_start
+                    )
+                    if found is not None:
+                        return found
     return None
 
 
@@ -53,8 +56,7 @@ async def largest_timestamp(log: CachedLog, archive: ArchiveReads, state: LogSta
                     if base >= state.log_start:
                         largest = max(largest, read_header(batch).max_timestamp)
                     else:
-                        times = (at for offset, at in _records(base, batch) if offset >= state.log_start)
-                        largest = max(largest, max(times, default=-1))  # -1: compacted
+                        largest = max(largest, await search_records([batch], _largest_of, base, batch, state.log_start))
     return largest
 
 
@@ -82,6 +84,19 @@ async def _batches(
                 if read_header(batches.batch(place)).max_timestamp >= timestamp_ms:
                     yield batches.bases[place], batches.batch(place)
         at = group.last_offset + 1
+
+
+def _first_at(base: int, batch: Buffer, timestamp_ms: int, start: int, stop: int) -> tuple[int, int] | None:
+    """The first record of a batch at or after a time, from `start` to below `stop`."""
+    for offset, timestamp in _records(base, batch):
+        if timestamp >= timestamp_ms and start <= offset < stop:
+            return offset, timestamp
+    return None
+
+
+def _largest_of(base: int, batch: Buffer, start: int) -> int:
+    """The largest timestamp of a batch's records at and above `start`; -1 if compaction removed them."""
+    return max((timestamp for offset, timestamp in _records(base, batch) if offset >= start), default=-1)
 
 
 def _records(base: int, batch: Buffer) -> Iterator[tuple[int, int]]:

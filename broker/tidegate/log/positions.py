@@ -5,14 +5,14 @@ The part below the local start is searched in the archive first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.log import archive_positions
 from tidegate.log.entries import Entry, read_header
 from tidegate.log.loading import entry_holding, pages
-from tidegate.log.offload import STORED
-from tidegate.records.batch import Batch, Codec
+from tidegate.log.timestamp_search import search_records
+from tidegate.records.batch import Batch
 from tidegate.records.record import iter_heads
 
 if TYPE_CHECKING:
@@ -21,13 +21,7 @@ if TYPE_CHECKING:
     from tidegate.log.state import LogState
 
 
-INLINE_RECORDS_MAX: Final = 1_000
-"""An uncompressed entry with at most this many records is searched on the event loop."""
-
 _NO_EPOCH: Final = -1
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 async def offset_for_timestamp(log: CachedLog, archive: ArchiveReads, timestamp_ms: int) -> tuple[int, int] | None:
@@ -45,7 +39,7 @@ async def offset_for_timestamp(log: CachedLog, archive: ArchiveReads, timestamp_
     start = await _indexed_below(log, timestamp_ms)
     async for entries in pages(log.store, log.keys, start, state.mean_entry_bytes):
         for entry in entries:
-            found = await _search(entry, _first_at, entry, timestamp_ms, state.local_start)
+            found = await search_records(entry.batches, _first_at, entry, timestamp_ms, state.local_start)
             if found is not None:
                 return found if found[0] < state.high_watermark else None
     return None
@@ -69,7 +63,9 @@ async def _largest_local(log: CachedLog, state: LogState) -> tuple[int, int] | N
     """The same for the part at and above the local start."""
     if state.max_timestamp_base >= state.local_start:
         async for entries in pages(log.store, log.keys, state.max_timestamp_base, state.mean_entry_bytes):
-            found = await _search(entries[0], _first_at, entries[0], state.max_timestamp, state.local_start)
+            found = await search_records(
+                entries[0].batches, _first_at, entries[0], state.max_timestamp, state.local_start
+            )
             if found is not None and found[0] < state.high_watermark:
                 return found
             break
@@ -78,21 +74,12 @@ async def _largest_local(log: CachedLog, state: LogState) -> tuple[int, int] | N
     async for entries in pages(log.store, log.keys, base, state.mean_entry_bytes):
         for entry in entries:
             if state.local_start < entry.end <= state.high_watermark:
-                timestamp = await _search(entry, _largest_of, entry, state.local_start)
+                timestamp = await search_records(entry.batches, _largest_of, entry, state.local_start)
                 if largest is None or timestamp > largest[0]:
                     largest = timestamp, entry
     if largest is None:
         return None
-    return await _search(largest[1], _first_at, largest[1], largest[0], state.local_start)
-
-
-async def _search(entry: Entry, search: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Search an entry's records: on the event loop if they are few, otherwise, or if unknown, in a thread."""
-    headers = [Batch.parse(batch) for batch in entry.batches]
-    compressed = any(one.codec != Codec.NONE for one in headers)
-    if not compressed and sum(one.record_count for one in headers) <= INLINE_RECORDS_MAX:
-        return search(*args, **kwargs)
-    return await STORED.run(search, *args, **kwargs)
+    return await search_records(largest[1].batches, _first_at, largest[1], largest[0], state.local_start)
 
 
 def epoch_end(state: LogState, epoch: int) -> tuple[int, int]:
