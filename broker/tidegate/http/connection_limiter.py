@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 
 CONNECTIONS_MAX: Final = 256
-"""Concurrent connections of the admin HTTP; when it is reached, the longest-idle one is closed."""
+"""Concurrent connections of the admin HTTP; when it is reached, the one that waits longest for its client is closed."""
 REQUEST_TIMEOUT_MS: Final = 10_000
 """Maximum time to receive a complete request."""
 IDLE_TIMEOUT_MS: Final = 75_000
@@ -39,6 +39,12 @@ class Visitor:
         """Bytes were received."""
         if not self.begun and not self.requests:
             self.begun, self.since_s = True, perf_counter()
+
+    def waits_for_client(self) -> bool:
+        """Whether the next step is the client's: a request, the rest of one, or reading the reply."""
+        if not self.requests or not self.requests[0].content.is_eof():
+            return True
+        return self.transport.get_write_buffer_size() > 0
 
     def overdue(self, now_s: float, request_s: float, idle_s: float) -> bool:
         """Whether the client exceeded a time limit: for its request, for idling, or for reading its reply."""
@@ -83,13 +89,16 @@ class ConnectionLimiter:
             visitor.begun, visitor.since_s = False, perf_counter()
 
     def enter(self, inner: asyncio.Protocol, transport: asyncio.Transport) -> bool:
-        """Register a connection; at the limit abort the longest-idle one, or return False if none is idle."""
+        """Register a connection; at the limit abort the one that waits longest for its client, if any does.
+
+        Returns False if none does: this connection is refused then.
+        """
         if len(self._visitors) >= self._connections_max:
             self._limited_log.warn("admin_connections_full", connections_max=self._connections_max)
-            idle = [(one.since_s, known) for known, one in self._visitors.items() if not one.requests]
-            if not idle:
+            waiting = [(one.since_s, known) for known, one in self._visitors.items() if one.waits_for_client()]
+            if not waiting:
                 return False
-            _, oldest = min(idle, key=lambda one: one[0])
+            _, oldest = min(waiting, key=lambda one: one[0])
             self._visitors.pop(oldest).transport.abort()
         self._visitors[inner] = Visitor(transport, perf_counter())
         return True

@@ -131,3 +131,19 @@ async def test_one_too_many_takes_the_place_of_the_one_that_is_silent_for_longes
         assert await silent[1].is_closed()
         await silent[0].body_text(WHOLE)
         assert await silent[0].is_answered()
+
+
+async def test_probe_is_answered_beside_unfinished_bodies(limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "CONNECTIONS_MAX", 8)
+    head = b"POST /console/login HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+    async with listening() as port, AsyncExitStack() as stack:
+        unfinished = [await visit(port, stack) for _ in range(8)]
+        for visitor in unfinished:
+            await visitor.body_text(head + b"Content-Length: 99\r\nExpect: 100-continue\r\n\r\nname=")
+            async with asyncio.timeout(PATIENCE_S):
+                assert b"100 Continue" in await visitor.reader.readuntil(b"\r\n\r\n")  # it is being handled
+        probe = await visit(port, stack)
+        await probe.body_text(WHOLE)
+
+        assert await probe.is_answered()
+        assert await unfinished[0].is_closed()
