@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Final
@@ -18,8 +18,12 @@ from tidegate.store.store import Store
 SPAN_MS: Final = 30 * 60_000
 SCANNED_MAX: Final = 6_000
 """Maximum entries searched for one group's partitions, since they are mixed with those of other groups."""
+PARTITION_POINTS_MAX: Final = 100
+"""Points of one partition's trend, which is drawn 96 pixels wide."""
 _POINTS_MAX: Final = 400
 _PAGE: Final = 500
+_PARTITIONS_PAGE: Final = 100
+"""Entries per read for one group's partitions; each has up to 500 of them."""
 _HEAD: Final = 4
 """Values of an entry before its partitions: time and group, each with its field name."""
 _FRESH_S: Final = 2.0
@@ -114,17 +118,53 @@ class LagTrend:
         return list(self._points.get(ref, ()))
 
 
+class _Samples:
+    """Samples of one partition, added newest first, unparsed; thinned evenly to PARTITION_POINTS_MAX."""
+
+    __slots__ = ("_added", "_kept", "_stride")
+
+    def __init__(self) -> None:
+        self._added, self._stride = 0, 1
+        self._kept: list[tuple[int, bytes]] = []
+
+    def add(self, time_ms: int, text: bytes) -> None:
+        if self._added % self._stride == 0:
+            self._kept.append((time_ms, text))
+            if len(self._kept) > PARTITION_POINTS_MAX:
+                del self._kept[1::2]
+                self._stride *= 2
+        self._added += 1
+
+    def points(self) -> list[Lag]:
+        """Oldest first; the newest sample is always included."""
+        return [parse_sample(text, time_ms) for time_ms, text in reversed(self._kept)]
+
+
 async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
-    """One group's recent samples by partition, oldest first. Raises StoreUnavailable."""
-    found: defaultdict[Place, list[Lag]] = defaultdict(list)
-    group, end, left = ref.encode(), "+", SCANNED_MAX
+    """One group's samples of the last half hour by partition, oldest first; at most PARTITION_POINTS_MAX each.
+
+    Raises StoreUnavailable.
+    """
+    found: defaultdict[bytes, _Samples] = defaultdict(_Samples)
+    seconds, micros = await store.read("TIME")
+    start = str(int(seconds) * 1000 + int(micros) // 1000 - SPAN_MS)
+    end, left = "+", SCANNED_MAX
     while left > 0:
-        page: list[Entry] = await store.read("XREVRANGE", store.cluster_keys.lag, end, "-", "COUNT", _PAGE)
-        for _, values in page:
-            if values[3] == group:
-                for field, lag in _partitions(values):
-                    found[split_field(field.decode())].append(lag)
-        if len(page) < _PAGE:
+        page: list[Entry] = await store.read("XREVRANGE", store.cluster_keys.lag, end, start, "COUNT", _PARTITIONS_PAGE)
+        await asyncio.to_thread(_collect, page, ref.encode(), found)
+        if len(page) < _PARTITIONS_PAGE:
             break
         left, end = left - len(page), "(" + page[-1][0].decode()
-    return {place: points[::-1] for place, points in found.items()}
+    return await asyncio.to_thread(_points, found)
+
+
+def _collect(page: Iterable[Entry], ref: bytes, found: defaultdict[bytes, _Samples]) -> None:
+    for _, values in page:
+        if values[3] == ref:
+            time_ms = int(values[1])
+            for field, text in zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True):
+                found[field].add(time_ms, text)
+
+
+def _points(found: Mapping[bytes, _Samples]) -> dict[Place, list[Lag]]:
+    return {split_field(field.decode()): samples.points() for field, samples in found.items()}
