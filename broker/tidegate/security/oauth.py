@@ -85,7 +85,7 @@ class TokenValidator:
                 },
             )
             identity = self._of_claims(claims)
-        except (jwt.PyJWTError, InvalidToken) as error:
+        except (jwt.PyJWTError, InvalidToken, ValueError) as error:  # ValueError: a token that is not UTF-8
             self._limited_log.warn("oauth_token_refused", reason=str(error))
             if isinstance(error, InvalidToken):
                 raise

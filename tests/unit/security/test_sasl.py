@@ -219,7 +219,9 @@ async def test_token_refused(validator: TokenValidator, changed: dict[str, Any])
         await validator.identity(token(**changed))
 
 
-@pytest.mark.parametrize("text", ["", "a.b.c", "x", jwt.encode({"sub": "a"}, "secret" * 8, algorithm="HS256")])
+@pytest.mark.parametrize(
+    "text", ["", "a.b.c", "x", "a.\udcff.c", "\udcff", jwt.encode({"sub": "a"}, "secret" * 8, algorithm="HS256")]
+)
 async def test_token_malformed_or_symmetric_is_refused(validator: TokenValidator, text: str) -> None:
     with pytest.raises(InvalidToken):
         await validator.identity(text)
