@@ -334,7 +334,8 @@ async def operator(whole: WholeBroker) -> AsyncIterator[Http]:
 async def post(http: Http, path: str, status: int = 200, **fields: str) -> str:
     """A form of the console, with the token that its page gave."""
     [csrf, *_] = re.findall(r'name="csrf" value="(\w+)"', await text_of(http, "/console/"))
-    async with http.post(f"/console/{path}", data={"csrf": csrf, "org": "default", **fields}) as answer:
+    page = {"Referer": f"{http.make_url('/console/')}"}
+    async with http.post(f"/console/{path}", data={"csrf": csrf, "org": "default", **fields}, headers=page) as answer:
         text = await answer.text()
         assert answer.status == status, text
         return re.sub(r"\s+", " ", text)
@@ -459,6 +460,14 @@ async def test_group_is_deleted_when_it_is_empty_alone(whole: WholeBroker, opera
 
     assert "has members" in refused and "Group orders and its offsets are deleted" in done
     assert "No group yet." in done
+
+
+@pytest.mark.parametrize("referer", ["", "http://elsewhere.example/console/"])
+async def test_result_message_of_a_crafted_address_is_not_shown(http: Http, referer: str) -> None:
+    crafted = URL("/console/brokers").with_query(done="deleted", what="payments")
+
+    async with http.get(crafted, headers={"Referer": referer} if referer else {}) as answer:
+        assert "payments and its offsets" not in await answer.text()
 
 
 @pytest.mark.parametrize("node_id", ["x", "-1", "9" * 5_000])

@@ -101,7 +101,7 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
         operator=role >= Role.OPERATOR,
         operators=request.config_dict[ACCESS].secrets.operators,
         who=request[ACTOR].name if ACTOR in request else "anonymous",
-        notice=DONE.get(request.query.get("done", ""), "").format(request.query.get("what", "")),
+        notice=_notice(request),
         csrf=csrf_token(request),
         **values,
     )
@@ -110,6 +110,11 @@ async def page(request: web.Request, template: str, *, status: int = 200, **valu
     if len(text) > _COMPRESSED_FROM:
         answer.enable_compression()
     return answer
+
+
+def _notice(request: web.Request) -> str:
+    """The result message that a form redirected to; "" for an address that no local page led to."""
+    return DONE.get(request.query.get("done", ""), "").format(request.query.get("what", "")) if _from(request) else ""
 
 
 def _from(request: web.Request) -> str:
