@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -51,7 +52,7 @@ async def test_partitions_trend_is_thinned_evenly(store: Store, count: int) -> N
 
     assert min(count, PARTITION_POINTS_MAX // 2) <= len(records) <= PARTITION_POINTS_MAX
     assert records[-1] == count - 1
-    assert len({after - before for before, after in zip(records, records[1:], strict=False)}) == 1
+    assert len({after - before for before, after in itertools.pairwise(records)}) == 1
 
 
 async def test_partitions_trend_is_parsed_in_a_thread(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,12 +75,14 @@ def as_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _write_csv(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    typer.echo(as_csv(keys, printable(rows)), nl=False)
+
+
+def printable(rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     """Raw values in files; on a terminal control characters are escaped, because it would execute them."""
-    if sys.stdout.isatty():
-        rows = [
-            {key: visible(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows
-        ]
-    typer.echo(as_csv(keys, rows), nl=False)
+    if not sys.stdout.isatty():
+        return rows
+    return [{key: visible(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
 
 
 def _cell(value: Any) -> Any:
@@ -89,16 +91,23 @@ def _cell(value: Any) -> Any:
 
 def write_whole(form: Form, value: Any) -> None:
     """One value as indented JSON or YAML, keys in insertion order."""
-    if form is Form.YAML:
-        import yaml
+    typer.echo(as_yaml(value) if form is Form.YAML else as_json(value, indent=2) + "\n", nl=False)
 
-        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
-        if CONTROLS.search(text.replace("\n", "")):  # YAML leaves bidirectional overrides unescaped
-            text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
-        typer.echo(text, nl=False)
-    else:
-        text = json.dumps(value, indent=2, ensure_ascii=False)  # json escapes controls below U+0020 itself
-        typer.echo(CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text))
+
+def as_yaml(value: Any) -> str:
+    """YAML without control characters other than line ends."""
+    import yaml
+
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+    if CONTROLS.search(text.replace("\n", "")):  # YAML leaves bidirectional overrides unescaped
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=False)
+    return text
+
+
+def as_json(value: Any, indent: int | None = None) -> str:
+    """JSON without control characters other than the line ends of `indent`."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False)  # json escapes controls below U+0020 itself
+    return CONTROLS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def write_one(form: Form, value: Mapping[str, Any], pairs: Sequence[tuple[str, str]]) -> None:

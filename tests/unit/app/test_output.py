@@ -10,8 +10,12 @@ import structlog
 import yaml
 
 from tidegate.cli.change_notice import confirm_change
+from tidegate.cli.client.decoding import Decode
+from tidegate.cli.client.tail_reading import Found
+from tidegate.cli.commands.tail import Printer
 from tidegate.cli.failures import CommandFailed, reporting
 from tidegate.cli.output import Column, Form, write_findings, write_pairs, write_rows
+from tidegate.records.record import Record
 from tidegate.telemetry.logs import configure
 from tidegate.telemetry.visible import CONTROLS
 
@@ -79,3 +83,20 @@ def test_configure_text_log_escapes_control_characters() -> None:
     finally:
         structlog.reset_defaults()
     assert out.getvalue().count("\n") == 1 and not CONTROLS.search(out.getvalue().rstrip("\n"))
+
+
+@pytest.mark.parametrize("form", [Form.TABLE, Form.CSV, Form.JSON, Form.YAML])
+@pytest.mark.parametrize("how", [Decode.AUTO, Decode.TEXT, Decode.JSON])
+def test_tail_control_characters_are_escaped_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, form: Form, how: Decode
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    hostile = '{"a":"\x9b1A\u202e"}'.encode()
+    record = Record(7, 1_700_000_000_000, HOSTILE.encode(), hostile, ((HOSTILE, HOSTILE.encode()),))
+
+    Printer("orders", form, how, headers=True)(Found(0, record))
+
+    printed = capsys.readouterr().out
+    assert not CONTROLS.search(printed.replace("\n", "")), printed
+    assert form is not Form.TABLE or printed.count("\n") == 1

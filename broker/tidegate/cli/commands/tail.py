@@ -119,20 +119,16 @@ class Printer:
 
     def __call__(self, found: Found) -> None:
         """Print one record."""
-        import json
-
         from tidegate.cli.client.decoding import as_row
-        from tidegate.cli.output import as_csv
+        from tidegate.cli.output import as_csv, as_json, as_yaml, printable
 
         row = as_row(self._topic, found.partition, found.record, self._how)
         if self._form is Form.JSON:
-            text = json.dumps(row, ensure_ascii=False) + "\n"
+            text = as_json(row) + "\n"
         elif self._form is Form.YAML:
-            import yaml
-
-            text = "---\n" + yaml.safe_dump(dict(row), sort_keys=False, allow_unicode=True)
+            text = "---\n" + as_yaml(dict(row))
         elif self._form is Form.CSV:
-            text = as_csv(list(row), [row])
+            text = as_csv(list(row), printable([row]))
             text = text if self._first else text.partition("\n")[2]
         else:
             text = self._line(found)
@@ -149,10 +145,10 @@ class Printer:
         record = found.record
         moment = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(" ", "milliseconds")[:23]
         place = f"{found.partition}@{record.offset}"
-        parts = [f"{moment} {place:<10}", str(decode(record.key, self._how)), str(decode(record.value, self._how))]
+        parts = [str(decode(record.key, self._how)), str(decode(record.value, self._how))]
         if self._headers and record.headers:
-            parts.append(" ".join(f"{visible(name)}={decode(value, Decode.AUTO)}" for name, value in record.headers))
-        return "  ".join(self._dim(part) if place == 0 else part for place, part in enumerate(parts)) + "\n"
+            parts.append(" ".join(f"{name}={decode(value, Decode.AUTO)}" for name, value in record.headers))
+        return "  ".join([self._dim(f"{moment} {place:<10}"), *map(visible, parts)]) + "\n"
 
     def _dim(self, text: str) -> str:
         return typer.style(text, dim=True) if self._colour else text
