@@ -18,7 +18,7 @@ from tidegate.store.store import Store
 E = ErrorCode
 WAIT_S = 20
 BROKER, LOGGER, TOPIC = 4, 8, 2
-SET, DELETE, APPEND = 0, 1, 2
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 OWN, OF_ALL, STATIC, DEFAULT = 2, 3, 4, 5
 
 
@@ -144,6 +144,19 @@ async def test_broker_configs_lists_and_replacement(brokers: Brokers) -> None:
     assert answer.responses[0].error_code is NONE
     await _until(brokers, 1, ("4000", OF_ALL))
     assert await _described(brokers, 1, BROKER, "") == {"log.retention.ms": ("4000", OF_ALL)}
+
+
+async def test_broker_configs_changes_of_a_list_at_the_same_time_are_both_made(brokers: Brokers) -> None:
+    assert await _alter(brokers, 0, "", ("log.cleanup.policy", SET, "delete")) is NONE
+    await _until(brokers, 1, ("delete", OF_ALL), "cleanup.policy")
+
+    codes = await asyncio.gather(
+        _alter(brokers, 0, "", ("log.cleanup.policy", APPEND, "compact")),
+        _alter(brokers, 1, "", ("log.cleanup.policy", SUBTRACT, "delete")),
+    )
+
+    assert codes == [NONE, NONE]
+    await _until(brokers, 0, ("compact", OF_ALL), "cleanup.policy")
 
 
 async def test_broker_loggers_level(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 from uuid import UUID, uuid4
@@ -158,6 +159,21 @@ async def test_client_metrics_configs(brokers: Brokers) -> None:
     )
     found = {one.name: (one.value, one.config_source) for one in answer.results[0].configs}
     assert found == {"interval.ms": ("1000", 7), "match": ("", 5), "metrics": ("a.,b.", 7)}
+
+
+@pytest.mark.parametrize("kind", ["same", "others"])
+async def test_client_metrics_changes_at_the_same_time_are_all_made(brokers: Brokers, kind: str) -> None:
+    """Each broker appends to the list that its cache has: of one subscription, or among changes of others."""
+    elsewhere = [] if kind == "same" else [("s2", "c."), ("s3", "d."), ("s4", "e.")]
+    changes = [("s", "a."), ("s", "b."), *elsewhere]
+
+    codes = await asyncio.gather(*(_alter(brokers, name, ("metrics", APPEND, added)) for name, added in changes))
+
+    assert codes == [NONE] * len(changes)
+    stored = brokers.all[0].context.resource_configs
+    assert stored is not None
+    assert set(stored.of("client-metrics", "s")["metrics"].split(",")) == {"a.", "b."}
+    assert [stored.of("client-metrics", name) for name, _ in elsewhere] == [{"metrics": one} for _, one in elsewhere]
 
 
 async def test_client_metrics_belong_to_the_default_org(brokers: Brokers) -> None:

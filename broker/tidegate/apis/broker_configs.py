@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidegate.apis.call import Call
-from tidegate.cluster.resource_configs import BROKER, ResourceConfigs
+from tidegate.cluster.resource_configs import BROKER, Configs, ResourceConfigs
 from tidegate.errors import InvalidRequest
 from tidegate.topics import configs, dynamic_defaults
 from tidegate.topics.configs import Change, Described
@@ -24,11 +24,11 @@ def describe(call: Call, name: str) -> list[Described]:
 
 async def alter(call: Call, name: str, changes: Sequence[Change], validate_only: bool, replace: bool) -> None:
     """Change configs of this broker, or of all. Raises InvalidRequest, PolicyViolation, StoreUnavailable."""
-    stored_name, stored = _stored_name(call, name), _stored(call)
-    before = stored.of(BROKER, stored_name)
-    changed, deleted = dynamic_defaults.changes_of(call.context.settings, before, changes, replace=replace)
-    if not validate_only:
-        await stored.alter(BROKER, stored_name, changed, deleted)
+
+    def plan(before: Configs) -> tuple[Configs, Sequence[str]]:
+        return dynamic_defaults.changes_of(call.context.settings, before, changes, replace=replace)
+
+    await _stored(call).alter(BROKER, _stored_name(call, name), plan, validate_only)
 
 
 def _stored(call: Call) -> ResourceConfigs:

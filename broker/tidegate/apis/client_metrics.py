@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.cluster.resource_configs import CLIENT_METRICS, ResourceConfigs
+from tidegate.cluster.resource_configs import CLIENT_METRICS, Configs, ResourceConfigs
 from tidegate.errors import CorruptMessage, InvalidRecord, InvalidRequest
 from tidegate.log.offload import DECODED
 from tidegate.protocol.api_keys import ApiKey
@@ -140,10 +140,11 @@ def describe(call: Call, name: str) -> list[Described]:
 
 async def alter(call: Call, name: str, changes: Sequence[Change], validate_only: bool) -> None:
     """Change the configs of a subscription. Raises InvalidRequest, InvalidConfig, PolicyViolation, StoreUnavailable."""
-    stored = _stored(call, name)
-    changed, deleted = client_metrics.changes_of(stored.of(CLIENT_METRICS, name), changes)
-    if not validate_only:
-        await stored.alter(CLIENT_METRICS, name, changed, deleted)
+
+    def plan(before: Configs) -> tuple[Configs, Sequence[str]]:
+        return client_metrics.changes_of(before, changes)
+
+    await _stored(call, name).alter(CLIENT_METRICS, name, plan, validate_only)
 
 
 def _stored(call: Call, name: str) -> ResourceConfigs:

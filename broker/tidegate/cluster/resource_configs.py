@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import structlog
 
+from tidegate.errors import RequestTimedOut
 from tidegate.settings import Settings
 from tidegate.store.change_follower import VersionedCopy
 from tidegate.store.scripts import Script
@@ -24,9 +25,13 @@ CONFIGS_MAX: Final = 10_000
 POLL_MS: Final = 5_000
 """Upper bound on the delay that a lost notification adds to a change."""
 
+_ALTER_TRIES: Final = 20
+
 logger = structlog.get_logger()
 
 Configs = Mapping[str, str]
+Plan = Callable[[Configs], tuple[Configs, Sequence[str]]]
+"""Maps the present configs of a resource to those to set and those to delete."""
 
 
 class ResourceConfigs:
@@ -62,16 +67,34 @@ class ResourceConfigs:
         """The resources of a kind that have configs, in order of name."""
         return sorted(self._kinds.get(kind, {}))
 
-    async def alter(self, kind: str, name: str, changed: Configs, deleted: Sequence[str]) -> None:
-        """Set and delete configs of a resource. Raises PolicyViolation above CONFIGS_MAX, StoreUnavailable."""
-        prefix = f"{kind}/{name}/"
+    async def alter(self, kind: str, name: str, plan: Plan, validate_only: bool = False) -> None:
+        """Set and delete what `plan(current)` returns; after a concurrent change `plan` is called again.
+
+        Raises PolicyViolation above CONFIGS_MAX, what `plan` raises, RequestTimedOut, StoreUnavailable.
+        """
+        for _ in range(_ALTER_TRIES):
+            await self.refresh()
+            planned_on = self._copy.version
+            changed, deleted = plan(self.of(kind, name))
+            if validate_only:
+                return
+            if await self._alter_if(planned_on, f"{kind}/{name}/", changed, deleted):
+                logger.info(
+                    "resource_configs_changed", kind=kind, resource=name, changed=dict(changed), deleted=list(deleted)
+                )
+                await self.refresh()
+                return
+        raise RequestTimedOut("others change configs of brokers or of client metrics all the time")
+
+    async def _alter_if(self, planned_on: int, prefix: str, changed: Configs, deleted: Sequence[str]) -> bool:
+        """Make changes; False if any config changed since version `planned_on`."""
         pairs = [text for config, value in changed.items() for text in (prefix + config, value)]
         keys = [self._keys.resource_configs, self._keys.info]
         channel = self._keys.resource_config_changes
         fields = [prefix + config for config in deleted]
-        await self._store.run(ALTER_RESOURCE_CONFIGS, keys, channel, CONFIGS_MAX, len(changed), *pairs, *fields)
-        logger.info("resource_configs_changed", kind=kind, resource=name, changed=dict(changed), deleted=list(deleted))
-        await self.refresh()
+        limits = channel, CONFIGS_MAX, planned_on
+        (version,) = await self._store.run(ALTER_RESOURCE_CONFIGS, keys, *limits, len(changed), *pairs, *fields)
+        return bool(version)
 
     async def refresh(self) -> None:
         """Read changes that were made before this call. Raises StoreUnavailable."""

@@ -106,6 +106,11 @@ class VersionedCopy:
         await self._follower.close()
         await self._reads.close()
 
+    @property
+    def version(self) -> int:
+        """The stored version that the copy was read at, or after; negative while the copy is in doubt."""
+        return self._stored_version
+
     async def refresh(self) -> None:
         """Read changes that were made before this call. Raises StoreUnavailable."""
         await self._read_once()

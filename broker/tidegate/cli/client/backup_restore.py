@@ -31,6 +31,8 @@ _BATCH_OFFSETS_MAX: Final = (1 << 31) - 1
 _NO_LOG: Final[Line] = {"start": 0, "end": "0", "epochs": "0:0", "failover_epoch": 0, "archive": []}
 _FIRST_ID: Final = "0-0"
 _DELETED: Final = 3
+_ANY_VERSION: Final = ""
+"""Of configs: nobody else changes them during a restore."""
 
 Progress = Callable[[int, int], None]
 
@@ -133,7 +135,7 @@ class Restore:
     def _config(self, line: Line) -> bool:
         if self._client.hexists(self._keys.resource_configs, line["name"]):
             return False
-        args = [self._keys.resource_config_changes, CONFIGS_MAX, 1, line["name"], line["value"]]
+        args = [self._keys.resource_config_changes, CONFIGS_MAX, _ANY_VERSION, 1, line["name"], line["value"]]
         if self._run(ALTER_RESOURCE_CONFIGS, [self._keys.resource_configs, self._keys.info], args)[0]:
             raise CommandFailed(f"a cluster has {CONFIGS_MAX} configs of brokers and client metrics at most")
         return True
