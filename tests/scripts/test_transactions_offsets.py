@@ -289,6 +289,22 @@ async def test_log_84_inspection(brokers: Brokers) -> None:
     assert described.transaction_states[0].topics == ()
 
 
+async def test_list_transactions_behind_one_address_lists_all_at_every_broker(brokers: Brokers) -> None:
+    ids = {f"T{number}" for number in range(8)}
+    for transactional_id in sorted(ids):
+        await brokers.producer(transactional_id).init()
+    leases = [broker.context.broker_lease for broker in brokers.all]
+    for lease in leases:
+        lease._live = lease._preferred = [one for other in leases for one in other.live()]
+        lease._single = frozenset(lease._endpoints)
+
+    for client in brokers.clients:
+        asked = request(
+            66, 2, transactional_id_pattern=None, state_filters=(), producer_id_filters=(), duration_filter=-1
+        )
+        assert {str(one.transactional_id) for one in (await client.ask(asked)).transaction_states} == ids
+
+
 async def test_producer_of_a_marker_alone_has_its_time(brokers: Brokers) -> None:
     began_ms = int(time.time() * 1_000)
     producer = await brokers.producer().init()

@@ -92,7 +92,8 @@ def _may_describe(call: Call, transactional_id: str) -> bool:
 
 async def _named_shards(call: Call) -> list[int]:
     """Shards with transactional ids whose named coordinator is this broker: clients ask every broker."""
-    brokers, own = call.context.broker_lease.preferred(), call.context.broker_lease.node_id
+    broker_lease, listener = call.context.broker_lease, call.client.listener
+    brokers, own = broker_lease.nameable(listener), broker_lease.shown_node_id(listener)
     return [shard for shard in await used_shards(call.store) if coordinator_of(shard, brokers).node_id == own]
 
 
