@@ -1,11 +1,14 @@
-"""A broker that has 512 MiB, under all hostile requests one after the other; 384 MiB, under many at once: alive."""
+"""A broker of 512 MiB under hostile requests, one after the other and in pipelines; of 384 MiB under many: alive."""
 
 from __future__ import annotations
 
 import resource
+import socket
+import struct
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from tests.chaos.test_hostile_requests import (
     answer_of,
     ask,
     connect,
+    frame,
     make_topics,
     memory_mib,
     neighbour_of,
@@ -26,6 +30,10 @@ from tests.chaos.test_hostile_requests import (
 LIMIT_BYTES = 512 << 20
 SMALL_LIMIT_BYTES = 384 << 20
 AT_ONCE = 12
+PIPELINES = 100
+IN_PIPELINE = 1_020
+GROWTH_MIB_MAX = 128
+"""What small requests may take; the share of requests is 60 MiB."""
 
 
 @contextmanager
@@ -67,6 +75,47 @@ def test_memory_limit_of_512_mib_survives_hostile_requests(broker: BrokerProcess
     assert broker.process is not None and broker.process.poll() is None
     assert neighbour.answers
     assert memory_mib(broker, "VmHWM") < LIMIT_BYTES >> 20
+    assert "MemoryError" not in broker.log_path.read_text()
+
+
+def fetch_of(name: bytes, wait_ms: int) -> bytes:
+    """A Fetch of one partition."""
+    body = struct.pack(">iiiibi", -1, wait_ms, 1, 1 << 20, 0, 1) + struct.pack(">h", len(name)) + name
+    return frame(1, 4, body + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
+
+
+def send_what_is_read(pipeline: bytes, connections: list[socket.socket]) -> int:
+    """Send a pipeline on each connection until the broker has read nothing for a while; the bytes that were sent."""
+    sent = dict.fromkeys(connections, 0)
+    read_s = time.monotonic()
+    while time.monotonic() - read_s < 3:
+        for sock, start in sent.items():
+            with suppress(BlockingIOError):
+                count = sock.send(pipeline[start : start + (1 << 18)])
+                sent[sock] += count
+                if count:
+                    read_s = time.monotonic()
+        time.sleep(0.001)
+    return sum(sent.values())
+
+
+@pytest.mark.timeout(600)
+def test_memory_limit_of_512_mib_survives_small_requests_in_pipelines(broker: BrokerProcess) -> None:
+    """Each pipeline has a Fetch that waits, and 31 MiB of small ones behind it."""
+    pipeline = fetch_of(b"wide0", 600_000) + fetch_of(b"t" * 31_000, 0) * IN_PIPELINE
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    before = memory_mib(broker, "VmRSS")
+    with ExitStack() as opened, neighbour_of(broker) as neighbour:
+        connections = [opened.enter_context(closing(connect(broker))) for _ in range(PIPELINES)]
+        for sock in connections:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
+            sock.setblocking(False)
+        sent = send_what_is_read(pipeline, connections)
+        grown = memory_mib(broker, "VmHWM") - before
+        print(f"| {sent >> 20} MiB sent | {grown} MiB more at most | {neighbour.worst_s * 1000:.0f} ms |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert grown < GROWTH_MIB_MAX
     assert "MemoryError" not in broker.log_path.read_text()
 
 

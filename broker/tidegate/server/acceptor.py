@@ -42,6 +42,9 @@ class Acceptor(Protocol[Accepted]):
     def admit_to_org(self, connection: Accepted) -> bool:
         """Count a connection for its client's organisation; False if that has as many as it may."""
 
+    def read_less(self) -> None:
+        """Small requests exceed their memory."""
+
     def check_trust(self, now_s: float) -> None:
         """Bytes arrived after `trusted_until_s`."""
 

@@ -301,6 +301,7 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
     def resume(self) -> None:
         """Resume reading when every limit is below half: the hysteresis avoids a pause at each request."""
         server = self.server
+        self._unblock_answered()
         if not self._paused or self._ended or self._closing or self._draining or self.blocked:
             return
         full = len(self.pipeline) * 2 > limits.IN_FLIGHT_MAX

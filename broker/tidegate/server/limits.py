@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
 
+from tidegate.protocol.framing import LARGE_BYTES
+
 REQUEST_BYTES_MAX: Final = 100 << 20
 """Largest request, in a process with memory for it: Kafka's default of `socket.request.max.bytes`."""
 FRAME_TIMEOUT_S: Final = 30.0
@@ -21,6 +23,8 @@ OUT_BYTES_MAX: Final = 64 << 20
 """Unsent reply bytes per connection; at this number the broker pauses reading from the connection."""
 WRITE_BUFFER_MAX: Final = 1 << 20
 """Reply bytes in a connection's write buffer; above this number none of its requests starts until the client reads."""
+PENDING_BYTES: Final = 256
+"""Bytes of a small request that waits or is handled, beside its frame."""
 HOST_SHARE: Final = 8
 """One address may hold 1/HOST_SHARE of the limit in partial large requests; its oldest one is exempt from this."""
 EXHAUSTED_S: Final = 5.0
@@ -96,9 +100,14 @@ class RequestBytes:
     its address's share, then for the limit of all connections, each in order of arrival. Two exceptions guarantee
     progress, until the request's time-out: when only partial requests hold the limit, the oldest of them may exceed
     it; and the oldest partial request of each address may exceed the address's share.
+
+    A small request is always counted. Above the limit a connection that has one pauses, until the limit has capacity
+    or its requests are answered: each connection has one small request at least.
     """
 
-    __slots__ = ("_bytes_max", "_full_since_s", "_hosts", "_receiving", "_receiving_bytes", "_waiting", "held")
+    __slots__ = (
+        "_bytes_max", "_full_since_s", "_hosts", "_paused", "_receiving", "_receiving_bytes", "_waiting", "held"
+    )  # fmt: skip
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -106,6 +115,8 @@ class RequestBytes:
         """Large requests that their address's share counts and that wait for the limit."""
         self._receiving: OrderedDict[Hashable, int] = OrderedDict()
         self._hosts: dict[str, HostBytes] = {}
+        self._paused: OrderedDict[Hashable, Callable[[], None]] = OrderedDict()
+        """Connections with unanswered small requests, and what resumes each."""
         self._receiving_bytes = 0
         self._full_since_s = math.inf
         self.held = 0
@@ -152,7 +163,8 @@ class RequestBytes:
         self._end(host, receiver)
 
     def abandon(self, host: str, receiver: Hashable) -> None:
-        """Release a large request that will not be completed."""
+        """Release a large request that will not be completed; the connection is closed."""
+        self.unpause(receiver)
         if self._waiting.pop(receiver, None) is not None and not self._waiting:
             self._full_since_s = math.inf
         size = self._receiving.pop(receiver, 0)
@@ -173,15 +185,33 @@ class RequestBytes:
             del self._hosts[host]
         self._continue_waiting()
 
-    def count_small(self, size: int) -> None:
-        """Count a small request."""
+    def count_small(self, size: int) -> bool:
+        """Count a small request; False above the limit."""
         self.held += size
+        return self.held <= self._bytes_max
+
+    def pause(self, receiver: Hashable, resume: Callable[[], None]) -> None:
+        """Call `resume` when the limit has capacity for small requests, unless `unpause` is called first."""
+        self._paused[receiver] = resume
+
+    def unpause(self, receiver: Hashable) -> None:
+        """The connection reads on."""
+        self._paused.pop(receiver, None)
 
     def release(self, size: int) -> None:
-        """Release the bytes of a request; continue the waiting ones that fit."""
+        """Release the bytes of a request; continue those that fit: first the waiting large ones."""
         self.held -= size
         if self._waiting:
             self._continue_waiting()
+        if self._paused:
+            self._resume_paused()
+
+    def _resume_paused(self) -> None:
+        """Resume as many connections as the limit has capacity for small requests of the largest size."""
+        free = self._bytes_max - self.held
+        for _ in range(min(free // LARGE_BYTES, len(self._paused))):
+            _, resume = self._paused.popitem(last=False)
+            resume()
 
     def _continue_waiting(self) -> None:
         """Reserve for waiting requests as far as the limit has capacity: for the oldest one, then in order."""

@@ -19,6 +19,7 @@ from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
 from tidegate.audit.ocsf import Origin, authentication
 from tidegate.memory import shares_of
+from tidegate.protocol.framing import LARGE_BYTES
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.quotas.org_limits import OrgLimits
@@ -83,7 +84,7 @@ class Server:
         self.large_requests = LargeRequests(shares.decoded // limits.DECODED_FACTOR)
         self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
         self.unread_bytes_max = shares.unsent
-        self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))
+        self._whole_buffer = self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))
         """Read buffer of all connections: each chunk is copied out before the next read."""
         self.connections: dict[Connection, None] = {}
         """Connections in order of arrival (a dict as an ordered set), so that iteration is deterministic."""
@@ -221,6 +222,14 @@ class Server:
     def extend_trust(self) -> None:
         """Recompute `trusted_until_s` after the lease was renewed or the event loop ran."""
         self.trusted_until_s = min(self.lease_ends_s, self.stalls.due_s)
+
+    def read_less(self) -> None:
+        """Small requests exceed their memory: read shorter chunks until the limit has capacity for them."""
+        self.shared_buffer = self._whole_buffer[:LARGE_BYTES]
+        self.request_bytes.pause(self, self._read_whole_chunks)
+
+    def _read_whole_chunks(self) -> None:
+        self.shared_buffer = self._whole_buffer
 
     def check_trust(self, now_s: float) -> None:
         """Bytes arrived after `trusted_until_s`: check for a stall of the process and for the end of the lease."""

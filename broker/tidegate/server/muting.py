@@ -11,6 +11,8 @@ MUTED: Final = 2
 """The client is beyond its quota."""
 LOADING: Final = 4
 """The schemas of the next request's API are imported."""
+MEMORY_FULL: Final = 8
+"""The requests of all connections exceed their memory, and one of this client's is unanswered."""
 _CHECK_S: Final = 1.0
 """A timer runs no longer, so that a closed connection is not kept for a long mute."""
 
@@ -19,7 +21,7 @@ class Muting:
     """Part of a connection."""
 
     blocked = 0
-    """Why nothing is read, whatever the limits allow: BLOCKED_ON_WRITE, MUTED, LOADING."""
+    """Why nothing is read, whatever the limits allow: BLOCKED_ON_WRITE, MUTED, LOADING, MEMORY_FULL."""
     closed: bool
     server: Any
     last_active_s: float

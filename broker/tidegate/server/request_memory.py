@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from tidegate.apis.call import Client
 from tidegate.protocol.framing import Splitter
 from tidegate.protocol.primitives import Buffer
+from tidegate.server.limits import PENDING_BYTES
+from tidegate.server.muting import MEMORY_FULL
 from tidegate.server.pending_request import PendingRequest
 
 
 class RequestMemory:
     """Part of a connection."""
 
+    blocked: int
     client: Client
+    pipeline: deque[PendingRequest]
     server: Any
     splitter: Splitter
 
@@ -27,13 +32,28 @@ class RequestMemory:
 
     def _reserve(self, pending: PendingRequest, data: Buffer, size: int) -> None:
         """Count an unanswered request; a frame with its own buffer was counted when the buffer was allocated."""
-        held, counted = self.server.request_bytes, type(data) is memoryview
+        held = self.server.request_bytes
         if pending.answer is not None:
             held.release(size)
-        else:
+        elif type(data) is memoryview:
             pending.held = size
-            if not counted:
-                held.count_small(size)
+        else:
+            pending.held = size = size + PENDING_BYTES
+            if not held.count_small(size):
+                self.blocked |= MEMORY_FULL
+                held.pause(self, self._on_capacity)
+                self.server.read_less()
+
+    def _on_capacity(self) -> None:
+        """The limit has capacity for small requests."""
+        self.blocked &= ~MEMORY_FULL
+        self.resume()
+
+    def _unblock_answered(self) -> None:
+        """Take a request, whatever the others have, when all of this client's are answered."""
+        if self.blocked & MEMORY_FULL and not self.pipeline:
+            self.blocked &= ~MEMORY_FULL
+            self.server.request_bytes.unpause(self)
 
     def _reserve_frame(self) -> None:
         """Continue to read a partial frame, unless the connections together hold too many request bytes."""

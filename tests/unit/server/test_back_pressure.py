@@ -23,6 +23,7 @@ from tests.unit.server.fakes import (
     on_both_loops,
     until,
 )  # fmt: skip
+from tidegate.protocol.framing import LARGE_BYTES
 from tidegate.server import limits, sweeping
 from tidegate.server.limits import RequestBytes
 
@@ -192,6 +193,77 @@ async def test_request_above_the_cap_of_all_is_taken_alone() -> None:
         large = large_fetch()
         client.send(large)
         await until(lambda: handlers.parked)
+
+
+def small_fetch() -> Any:
+    """A Fetch of nearly 31 KiB, which is a small request."""
+    fetch: Any = sample(request_type(FETCH, 12))
+    object.__setattr__(fetch.topics[0], "topic", "t" * 31_000)
+    return fetch
+
+
+@on_both_loops
+async def test_small_requests_of_all_connections_together_are_bounded() -> None:
+    """Each connection is far below its own limit; behind a parked request they stay unread."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, first):
+        server.request_bytes = RequestBytes(MIB)
+        clients = [first, *[await another(server) for _ in range(7)]]
+        small = encode_request(small_fetch(), 1)
+        for client in clients:
+            client.writer.write(small * 400)
+        await until(lambda: len(handlers.parked) == len(clients))
+        await until(lambda: all(one.state.name == "WAITING" for one in server.connections))
+        await asyncio.sleep(0.2)
+        assert MIB < server.request_bytes.held < MIB + len(clients) * 2 * len(small)
+
+        for place in range(len(clients) * 400):
+            await until(lambda place=place: len(handlers.parked) > place)
+            handlers.answer_fetch(handlers.parked[place])
+        for client in clients:
+            for _ in range(400):
+                await asyncio.wait_for(client.receive_frame(), 30)
+        assert server.request_bytes.held == 0
+        for client in clients[1:]:
+            await client.close()
+
+
+@on_both_loops
+async def test_memory_full_of_small_requests_others_have_one_each() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, parked), await another(server) as client:
+        server.request_bytes = RequestBytes(MIB)
+        parked.writer.write(encode_request(small_fetch(), 1) * 100)
+        await until(lambda: server.request_bytes.held > MIB)
+        assert len(server.shared_buffer) < MIB // 8
+
+        handlers.created_bytes = 1
+        for _ in range(3):
+            sent = [client.send(request) for request in (CREATES, HEARTBEAT_REQUEST, CREATES)]
+            assert [(await asyncio.wait_for(client.receive_frame(), 30))[:4] for _ in sent] == [
+                struct.pack(">i", correlation_id) for correlation_id in sent
+            ]
+
+        for place in range(100):
+            await until(lambda place=place: len(handlers.parked) > place)
+            handlers.answer_fetch(handlers.parked[place])
+        assert server.request_bytes.held == 0
+        assert len(server.shared_buffer) == MIB // 4
+
+
+def test_release_small_requests_resumes_what_fits() -> None:
+    budget, resumed = RequestBytes(MIB), list[int]()
+    assert budget.count_small(MIB)
+    assert not budget.count_small(1)
+    for receiver in range(100):
+        budget.pause(receiver, lambda receiver=receiver: resumed.append(receiver))  # type: ignore[misc]
+    budget.abandon("closed", 0)
+    budget.release(1)
+    assert not resumed
+    budget.release(2 * LARGE_BYTES)
+    assert resumed == [1, 2]
+    budget.release(MIB - 2 * LARGE_BYTES)
+    assert len(resumed) == 34
 
 
 @on_both_loops
