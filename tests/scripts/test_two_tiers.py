@@ -204,6 +204,22 @@ async def test_retention_by_time_takes_segments_and_then_entries(logs: Logs, tmp
     assert observed == [(0, 32), (8, 32), (16, 32), (36, 36)]
 
 
+async def test_retention_by_time_takes_undated_segments_with_the_next_dated_one(logs: Logs, tmp_path: Path) -> None:
+    now = int(time.time() * 1000)
+    log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
+    await given_batches(log, 4, -1, 0)
+    await given_batches(log, 4, now - 200_000, 10_000)
+    await given_batches(log, 4, -1, 0)
+    await given_batches(log, 8, now - 20_000, 1_000)
+    await archive(log, tmp_path, 32, segment_batches=4)
+    await apply_retention(log)
+    assert await starts(log) == (0, 32)
+    log.topic = tiered(local_retention_bytes=4 * SIZE, retention_ms=100_000)
+    await apply_retention(log)
+
+    assert await starts(log) == (16, 32)
+
+
 async def test_topic_that_leaves_the_archive_starts_where_redis_does(logs: Logs, tmp_path: Path) -> None:
     log = logs.partition(tiered(local_retention_bytes=4 * SIZE), 0)
     await given_batches(log, 20)

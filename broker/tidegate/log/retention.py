@@ -171,14 +171,22 @@ async def _archived_bytes(log: CachedLog, state: LogState) -> int:
 
 
 async def _first_archived_kept(log: CachedLog, state: LogState, rule: Rule) -> tuple[int, int]:
-    """The end of the last segment to delete, the local start at most, and the bytes deleted."""
-    offset, size = state.log_start, 0
+    """The end of the last segment to delete, the local start at most, and the bytes deleted.
+
+    Segments without a time are deleted with the next one that is too old.
+    """
+    offset, size, undated_bytes = state.log_start, 0, 0
     async with aclosing(segments_from(log, state.log_start)) as segments:
         async for segment in segments:
-            share = _share(segment, state)
-            if offset >= state.local_start or not rule.takes(size + share, segment.max_timestamp):
+            if segment.from_offset >= state.local_start:
                 break
-            offset, size = min(segment.end_offset, state.local_start), size + share
+            reached = size + undated_bytes + _share(segment, state)
+            if rule.takes(reached, segment.max_timestamp):
+                offset, size, undated_bytes = min(segment.end_offset, state.local_start), reached, 0
+            elif rule.undated(segment.max_timestamp):
+                undated_bytes = reached - size
+            else:
+                break
     return offset, size
 
 
