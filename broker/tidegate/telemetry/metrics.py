@@ -22,6 +22,8 @@ from tidegate.telemetry import declared, software
 from tidegate.telemetry.declared import Declared
 from tidegate.telemetry.meters import BARRIER_BOUNDS_S, ApiMeter, Meter
 
+_SERVER_ERROR: Final = ErrorCode.unknown_server_error.name
+
 Samples = Callable[[], Mapping[tuple[str, ...], float]]
 """Label values -> current value of a metric; `()` for a metric without labels."""
 
@@ -119,10 +121,11 @@ class Metrics(Collector):
                 for version, meter in api.versions.items()
             },
         )
-        yield _family(
-            declared.REQUEST_ERRORS,
-            {(name, error_name(code)): count for name, api in used.items() for code, count in api.errors.items()},
-        )
+        errors: dict[tuple[str, ...], float] = {
+            (api_key_map[key], _SERVER_ERROR): 0 for key in self.apis
+        }  # `increase` ignores the first value of a series: each has one before the first failure
+        errors |= {(name, error_name(code)): count for name, api in used.items() for code, count in api.errors.items()}
+        yield _family(declared.REQUEST_ERRORS, errors)
         clients = [one for one in software.every() if one.requests or one.connections]
         yield _family(declared.CLIENT_REQUESTS, {(one.name,): one.requests for one in clients})
         yield _family(declared.CLIENT_CONNECTIONS, {(one.name,): one.connections for one in clients})

@@ -51,6 +51,20 @@ def test_errors_are_counted_by_kafkas_name() -> None:
     assert samples["tidegate_request_errors_total", (("api", "join_group"), ("error", "unknown_member_id"))] == 2
 
 
+def test_server_errors_of_each_api_are_exposed_before_the_first_one() -> None:
+    metrics = Metrics()
+    name = "tidegate_request_errors_total"
+
+    before = exposed(metrics)
+    metrics.apis[12].error(-1)
+    after = exposed(metrics)
+
+    errors = [labels for metric, labels in before if metric == name]
+    assert len(errors) == len(metrics.apis)
+    assert {before[name, labels] for labels in errors} == {0}
+    assert after[name, (("api", "heartbeat"), ("error", "unknown_server_error"))] == 1
+
+
 def test_unknown_code_does_not_make_a_label() -> None:
     assert error_name(31_000) == "other"
 
