@@ -30,16 +30,20 @@ class Events:
     """What happened since the last wait."""
 
     signals: list[int] = field(default_factory=list)
-    """SIGTERM and SIGINT, in order of arrival."""
+    """SIGTERM, SIGINT and the further ones that `Forks` got, in order of arrival."""
     ended: dict[int, int] = field(default_factory=dict)
     """Process id -> exit code; -N for signal N."""
     readable: bool = False
 
 
 class Forks:
-    """Forks children and waits for them; a context manager, because it takes over this process's signals."""
+    """Forks children and waits for them; a context manager, because it takes over this process's signals.
 
-    def __init__(self) -> None:
+    `further` are signals that it reports beside SIGTERM and SIGINT.
+    """
+
+    def __init__(self, *further: signal.Signals) -> None:
+        self._reported = (*_HANDLED, *further)
         self._wakeups, self._wakeups_in = os.pipe()
         self._before: dict[int, Any] = {}
         self._children: set[int] = set()
@@ -48,7 +52,7 @@ class Forks:
         for fileno in (self._wakeups, self._wakeups_in):
             os.set_blocking(fileno, False)
         signal.set_wakeup_fd(self._wakeups_in, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, _handled) for number in _HANDLED}
+        self._before = {number: signal.signal(number, _handled) for number in self._reported}
         gc.collect()
         gc.freeze()  # a collection in a child would write to every shared page
         return self
@@ -72,7 +76,7 @@ class Forks:
         the system has no process or memory left.
         """
         die = dies_with_parent(signal.SIGKILL)
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)  # the child must not write to our wake-ups
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, self._reported)  # the child must not write to our wake-ups
         pid = -1
         try:
             pid = os.fork()

@@ -103,7 +103,7 @@ class HostProcess:
     page: HostPage
     ordinal: int
     drain_host: Callable[[], None]
-    """Makes every process drain and exit, as SIGTERM to the supervisor does."""
+    """Makes every process drain and exit, as the first SIGTERM to the supervisor does."""
     clock: Callable[[], float] = time.monotonic
 
     @property

@@ -2,7 +2,8 @@
 
 Each is a broker like any other, with a port, a node id and a lease of its own; the supervisor serves no client, keeps
 no state and holds no connection. A process that dies is started again with a back-off; one that was asked to drain is
-not. SIGTERM and SIGINT drain all, a second one ends them at once.
+not. SIGTERM and SIGINT drain all, a second one ends them at once. A drain request at the first one's admin HTTP drains
+all too and counts as no signal.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from tidegate.telemetry.background_tasks import BACK_OFF_S
 
 logger = structlog.get_logger()
 
+DRAIN_SIGNAL: Final = signal.SIGUSR1
+"""Of a child to the supervisor: drain all."""
 _STABLE_AFTER_S: Final = 10.0
 """A process that has run this long starts again without a back-off."""
 _STOP_MARGIN_S: Final = 6.0
@@ -62,7 +65,7 @@ class Supervisor:
         self._processes = [Process(ordinal, of_process(settings, ordinal)) for ordinal in range(settings.processes)]
         self._shutdown_s = settings.shutdown_timeout_ms / 1000 + _STOP_MARGIN_S
         self._kill_at_s: float | None = None
-        self._served = False
+        self._served = self._signalled = False
         self._exit_code = 0
 
     def run(self) -> int:
@@ -76,7 +79,7 @@ class Supervisor:
         now_s = self._clock()
         for process in self._processes:
             if process.pid is None and process.start_at_s is not None and process.start_at_s <= now_s:
-                host = HostProcess(self._page, process.ordinal, partial(os.kill, os.getpid(), signal.SIGTERM))
+                host = HostProcess(self._page, process.ordinal, partial(os.kill, os.getpid(), DRAIN_SIGNAL))
                 try:
                     process.pid = self._forks.start(partial(self._run_broker, process.settings, host))
                 except OSError as error:
@@ -95,7 +98,7 @@ class Supervisor:
     def _handle(self, events: Events) -> None:
         for number in events.signals:
             logger.info("asked_to_stop", signal=signal.Signals(number).name)
-            self._stop()
+            self._stop(by_signal=number != DRAIN_SIGNAL)
         by_pid = {one.pid: one for one in self._processes if one.pid is not None}
         for pid, code in events.ended.items():
             self._ended(by_pid[pid], code)
@@ -115,7 +118,7 @@ class Supervisor:
         if code == CANNOT_START and not self._served:
             self._page.ended(process.ordinal)
             self._exit_code = code
-            self._stop()
+            self._stop(by_signal=False)
             return
         process.attempt = 0 if now_s - process.started_s > _STABLE_AFTER_S else process.attempt + 1
         back_off_s = BACK_OFF_S[min(process.attempt, len(BACK_OFF_S)) - 1] if process.attempt else 0.0
@@ -125,13 +128,16 @@ class Supervisor:
             "process_restarted", ordinal=process.ordinal, ended_pid=pid, code=code, after_ms=round(back_off_s * 1000)
         )
 
-    def _stop(self) -> None:
-        """Drain all processes; called again, end them at once."""
+    def _stop(self, *, by_signal: bool) -> None:
+        """Drain all processes; at the second signal end them at once, as a process does at its second SIGTERM."""
         for process in self._processes:
             process.start_at_s = None
+        ends_at_once = by_signal and self._signalled
+        self._signalled = self._signalled or by_signal
+        if self._kill_at_s is None or ends_at_once:
+            self._signal_all(signal.SIGTERM)
         if self._kill_at_s is None:
             self._kill_at_s = self._clock() + self._shutdown_s
-        self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
         for process in self._processes:
@@ -143,7 +149,7 @@ def supervise(settings: Settings, unknown: Sequence[str] = ()) -> None:
     """Run `settings.processes` brokers until a signal; exit with 2 if one cannot start. Raises CannotStart."""
     logging_setup.configure(settings.log_format, settings.log_level)
     logging_setup.bind(pid=os.getpid())
-    with Forks() as forks:
+    with Forks(DRAIN_SIGNAL) as forks:
         supervisor = Supervisor(settings, forks, lambda own, host: serve(own, unknown, host))
         logger.info("supervising", processes=settings.processes)
         code = supervisor.run()

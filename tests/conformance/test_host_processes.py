@@ -34,7 +34,8 @@ class Host:
             "TIDEGATE_PROCESSES": str(PROCESSES),
             "TIDEGATE_PORT": str(self.port),
             "TIDEGATE_ADMIN_PORT": str(self.admin_port),
-            "TIDEGATE_SHUTDOWN_TIMEOUT_MS": "3000",
+            "TIDEGATE_SHUTDOWN_TIMEOUT_MS": "8000",
+            "TIDEGATE_DRAIN_NOTICE_MS": "2000",
             "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         }
         self.process = BrokerProcess(redis_url, directory, "host", settings)
@@ -146,10 +147,26 @@ def test_first_answers_for_the_host_and_one_signal_drains_all(host: Host) -> Non
     wait_until_free([*host.ports, host.admin_port, host.admin_port + 1])
 
 
-def test_drain_at_the_first_admin_http_drains_all(host: Host) -> None:
+def drain_by_http(host: Host) -> None:
     request = urllib.request.Request(f"http://127.0.0.1:{host.admin_port}/drain", method="POST")
     with urllib.request.urlopen(request, timeout=10) as response:
         assert response.status == 202
+
+
+def drain_by_signal(host: Host) -> None:
+    assert host.process.process is not None
+    host.process.process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [(drain_by_http,), (drain_by_http, drain_by_signal), (drain_by_signal, drain_by_http)],
+    ids=["http", "http, signal", "signal, http"],
+)
+def test_drain_at_the_first_admin_http_drains_all(host: Host, requests: tuple[Callable[[Host], None], ...]) -> None:
+    for request in requests:
+        request(host)
+        until(lambda: host.process.log_path.read_text().count(" draining ") == PROCESSES)
 
     assert host.process.process is not None
     assert host.process.process.wait(60) == 0

@@ -7,9 +7,11 @@ import signal
 from collections.abc import Callable
 from typing import Any, cast
 
+import pytest
+
 from tidegate.forks import Events, Forks
 from tidegate.settings import Settings
-from tidegate.supervisor import Supervisor
+from tidegate.supervisor import DRAIN_SIGNAL, Supervisor
 
 
 class ScriptedForks:
@@ -120,6 +122,27 @@ def test_second_signal_reaches_the_processes() -> None:
 
     assert run.supervisor.run() == 1
     assert run.forks.signals == [(1, signal.SIGTERM), (2, signal.SIGTERM)] * 2
+
+
+@pytest.mark.parametrize(
+    ("numbers", "times"),
+    [
+        ((DRAIN_SIGNAL,), 1),
+        ((DRAIN_SIGNAL, DRAIN_SIGNAL), 1),
+        ((DRAIN_SIGNAL, signal.SIGTERM), 1),
+        ((signal.SIGTERM, DRAIN_SIGNAL), 1),
+        ((DRAIN_SIGNAL, signal.SIGTERM, signal.SIGTERM), 2),
+        ((signal.SIGTERM, DRAIN_SIGNAL, signal.SIGTERM), 2),
+    ],
+)
+def test_drain_request_and_signal_end_no_process_at_once(numbers: tuple[int, ...], times: int) -> None:
+    run = Run()
+    for number in numbers:
+        run.forks.then(1.0, signals=(number,))
+    run.forks.then(0.1, pid1=0, pid2=0)
+
+    assert run.supervisor.run() == 0
+    assert run.forks.signals == [(1, signal.SIGTERM), (2, signal.SIGTERM)] * times
 
 
 def test_signal_during_a_pause_starts_nothing() -> None:
