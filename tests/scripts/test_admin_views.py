@@ -337,6 +337,19 @@ async def test_trim_executed_in_part_is_recorded_as_failed(whole: WholeBroker, m
     assert (failed["outcome"], failed["result"]) == (audit.FAILED, {"log_starts": {"0": 5}})
 
 
+async def test_list_of_actions_unpacks_no_undo(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Audit(store, 1, ANNA, "group.reset", {"group": "orders"}, undo=[["orders", 0, 7]]):
+        pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit, "_unpacked", None)
+        [listed] = await audit.entries(store, 10)
+
+    assert listed["undoable"] and "undo" not in listed
+    found = await audit.find(store, listed["action_id"])
+    assert found is not None and found["undo"] == [["orders", 0, 7]]
+
+
 async def test_audit_is_capped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "ACTIONS_MAX", 5)
     for _ in range(200):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+import threading
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -19,8 +21,9 @@ from tidegate.audit.ocsf import Origin, authentication
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.audit import Actor, Audit
 from tidegate.cluster.broker_lease import BrokerInfo
+from tidegate.diagnosis.group_snapshot import GroupSnapshot
 from tidegate.groups.reset_plan import Choice
-from tidegate.http import offset_actions, routes
+from tidegate.http import group_views, offset_actions, routes
 from tidegate.http.access import Access
 from tidegate.http.api import reads
 from tidegate.http.console import overview_page
@@ -31,6 +34,9 @@ from tidegate.settings import Settings
 from tidegate.store.store import Store
 
 NASTY = "<script>alert(1)</script>/../..%2e?#&\"' \N{SNOWMAN}\N{RIGHT-TO-LEFT OVERRIDE}`" + "x" * 190
+
+PARTS = ["", "/explain", "/history"]
+"""Addresses of a group in the REST API."""
 
 Http = TestClient[Any, Any]
 
@@ -179,6 +185,30 @@ async def test_group_pages_opened_together_are_all_answered(whole: WholeBroker, 
         texts = await asyncio.gather(*(text_of(http, "/console/group", group=name) for name in names))
 
     assert all(name in text for name, text in zip(names, texts, strict=True))
+
+
+@pytest.mark.parametrize("path", ["/console/group?group=g", *(f"/api/v1/groups/g{part}" for part in PARTS)])
+async def test_groups_are_converted_in_a_thread_without_their_commits(
+    whole: WholeBroker, http: Http, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    converted: list[tuple[int, Any]] = []
+
+    def noted(value: Any) -> dict[str, Any]:
+        converted.append((threading.get_ident(), value))
+        return asdict(value)
+
+    monkeypatch.setattr(group_views, "asdict", noted)
+    await whole.create("orders", 1)
+    client = whole.client()
+    client.group_id = "g"
+    await client.own("nowhere", 0)
+    await client.commit("orders", 0)
+
+    async with http.get(path) as answer:
+        assert answer.status == 200
+
+    assert converted and threading.get_ident() not in {thread for thread, _ in converted}
+    assert not any(value.commits for _, value in converted if isinstance(value, GroupSnapshot))
 
 
 async def test_group_page_shows_share_groups_and_kip_848_groups(whole: WholeBroker, http: Http) -> None:

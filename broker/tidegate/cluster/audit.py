@@ -125,10 +125,7 @@ async def _add(store: Store, fields: Mapping[str, str]) -> None:
 async def entries(store: Store, count: int) -> list[dict[str, Any]]:
     """The last actions, newest first, without their undo data. Raises StoreUnavailable."""
     found = await store.read("XREVRANGE", store.cluster_keys.audit, "+", "-", "COUNT", count * _READ_FACTOR)
-    actions = _merged(found)[:count]
-    for action in actions:
-        del action["undo"], action["undo_too_large"]
-    return actions
+    return [_action(*pair) for pair in _merged(found)[:count]]
 
 
 async def find(store: Store, action_id: str) -> dict[str, Any] | None:
@@ -137,28 +134,28 @@ async def find(store: Store, action_id: str) -> dict[str, Any] | None:
     newer: list[Any] = []
     while found := await store.read("XREVRANGE", store.cluster_keys.audit, before, "-", "COUNT", _PAGE):
         newer += [one for one in found if action_id.encode() in one[1]]
-        for action in _merged(newer):
-            if action["action_id"] == action_id:  # not just an entry that contains this text
-                return action
+        for intent, outcome in _merged(newer):
+            if intent["action_id"] == action_id:  # not just an entry that contains this text
+                undo = _unpacked(intent["undo"]) if "undo" in intent else None
+                return {**_action(intent, outcome), "undo": undo, "undo_too_large": "undo_bytes" in intent}
         before = f"({found[-1][0].decode()}"
     return None
 
 
-def _merged(found: list[Any]) -> list[dict[str, Any]]:
-    """Joins each intent with its outcome; in the newest-first order of the entries the outcome comes first."""
+def _merged(found: list[Any]) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Each intent with its outcome, which is empty without one; in the newest-first order the outcome comes first."""
     outcomes: dict[str, dict[str, str]] = {}
-    actions: list[dict[str, Any]] = []
+    actions: list[tuple[Mapping[str, str], Mapping[str, str]]] = []
     for _, flat in found:
         fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
         if "outcome" in fields:
             outcomes.setdefault(fields["action_id"], fields)
-        elif all(one["action_id"] != fields["action_id"] for one in actions[-1:]):
-            actions.append(_action(fields, outcomes.get(fields["action_id"], {})))
+        elif all(intent["action_id"] != fields["action_id"] for intent, _ in actions[-1:]):
+            actions.append((fields, outcomes.get(fields["action_id"], {})))
     return actions
 
 
 def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, Any]:
-    undo = _unpacked(intent["undo"]) if "undo" in intent else None
     return {
         "action_id": intent["action_id"],
         "time_ms": int(intent["time"]),
@@ -172,9 +169,7 @@ def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, 
         "outcome": outcome.get("outcome", OPEN),
         "error": outcome.get("error"),
         "result": json.loads(outcome.get("result", "{}")),
-        "undoable": undo is not None,
-        "undo": undo,
-        "undo_too_large": "undo_bytes" in intent,
+        "undoable": "undo" in intent,
     }
 
 

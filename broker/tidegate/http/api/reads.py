@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from pydantic import Field
@@ -72,7 +73,8 @@ async def list_groups(asked: Asked) -> dict[str, Any]:
 @endpoint("GET", "/groups/{group}", group_models.Group, query=OfOrg, fails=(404,))
 async def get_group(asked: Asked) -> dict[str, Any]:
     """One group in full: identity, state, members, partitions."""
-    return group_views.described(await group_views.view(asked.context, asked.query.org, asked.names["group"]))
+    found = await group_views.view(asked.context, asked.query.org, asked.names["group"])
+    return await asyncio.to_thread(group_views.described, found)
 
 
 @endpoint("GET", "/groups/{group}/history", group_models.History, query=Count, fails=(404,))
@@ -84,7 +86,8 @@ async def get_group_history(asked: Asked) -> dict[str, Any]:
 @endpoint("GET", "/groups/{group}/explain", group_models.Explanation, query=OfOrg, fails=(404,))
 async def explain_group(asked: Asked) -> dict[str, Any]:
     """Findings about a group: problems, their causes and remedies."""
-    return group_views.explained(await group_views.view(asked.context, asked.query.org, asked.names["group"]))
+    found = await group_views.view(asked.context, asked.query.org, asked.names["group"])
+    return await asyncio.to_thread(group_views.explained, found)
 
 
 @endpoint("GET", "/topics", topic_models.Topics, query=Page)

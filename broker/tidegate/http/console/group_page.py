@@ -46,10 +46,9 @@ async def _observe(console: Console, org: str, group_id: str) -> tuple[group_vie
 async def group(request: web.Request) -> web.StreamResponse:
     console, org, group_id = console_of(request), org_of(request), named(request, "group")
     found, history, lags = await console.observe(("group", org, group_id), lambda: _observe(console, org, group_id))
-    reported, shown = group_views.described(found), group_views.explained(found)
+    reported, shown, partitions = await asyncio.to_thread(_converted, found, lags)
     snapshot = found.snapshot
     barrier = barrier_of(snapshot)
-    partitions = partition_rows(reported["partitions"], lags, snapshot)
     return await page(
         request,
         "group.html",
@@ -69,6 +68,14 @@ async def group(request: web.Request) -> web.StreamResponse:
         events=history["events"],
         now_ms=snapshot.now_ms,
     )
+
+
+def _converted(
+    found: group_views.GroupView, lags: Mapping[Place, Sequence[Lag]]
+) -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    """The group, its findings, and its rows of partitions."""
+    reported = group_views.described(found)
+    return reported, group_views.explained(found), partition_rows(reported["partitions"], lags, found.snapshot)
 
 
 def barrier_of(snapshot: GroupSnapshot) -> dict[str, Any] | None:
