@@ -21,6 +21,7 @@ from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
 from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
 from tidegate.protocol.primitives import DecodeError
+from tidegate.quotas.entities import canonical_address
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
 from tidegate.server.bad_frames import not_taken
@@ -77,7 +78,8 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             self.closed = True
             self.transport.abort()
             return
-        self.client.host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
+        host, self.client.port, *_ = transport.get_extra_info("peername") or ("", 0)
+        self.client.host = canonical_address(host)
         limits.tune(transport.get_extra_info("socket"))
         self.transport.set_write_buffer_limits(high=min(limits.WRITE_BUFFER_MAX, self.server.out_bytes_max))
 

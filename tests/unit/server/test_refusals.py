@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import socket
 import struct
 from typing import Any
 
@@ -13,7 +14,7 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from tests.support.samples import sample
-from tests.support.wire import decode_response, encode_request, request_type
+from tests.support.wire import RawClient, decode_response, encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     FETCH,
@@ -28,6 +29,7 @@ from tests.unit.server.fakes import (
 )
 from tidegate.errors import GroupMaxSizeReached, StoreUnavailable
 from tidegate.protocol.primitives import uvarint
+from tidegate.server.connection import Connection
 from tidegate.server.listener import Server
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
@@ -354,3 +356,22 @@ async def test_start_request_too_large_to_decode_is_refused_undecoded(api_key: i
     async with connected(Handlers()) as (_, client):
         client.writer.write(struct.pack(">ihhih", size, api_key, 4, 1, -1) + bytes(size - 10))
         assert await closed(client) == b""
+
+
+@on_both_loops
+async def test_address_of_an_ipv4_client_of_an_ipv6_socket_is_ipv4() -> None:
+    """Rules and ranges of IPv4 addresses apply to it."""
+    async with connected(Handlers()) as (server, _):
+        sock = socket.socket(socket.AF_INET6)
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(("::ffff:127.0.0.1", 0))
+        made: list[Connection] = []
+
+        def connect() -> Connection:
+            made.append(Connection(server, "PLAINTEXT"))
+            return made[0]
+
+        address = f"127.0.0.1:{sock.getsockname()[1]}"
+        async with await server.loop.create_server(connect, sock=sock), await RawClient.connect(address) as client:
+            await client.ask(HEARTBEAT_REQUEST, timeout_s=30)
+            assert made[0].client.host == "127.0.0.1"
