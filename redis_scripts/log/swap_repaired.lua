@@ -6,13 +6,13 @@ above every offset that Redis still knows, so that no offset is used for two rec
 
 The caller has filled the new stream with everything up to an id. Leader epochs and starts beyond the new end are
 lowered to it; the newest leader epoch remains, so that clients never observe a lower one. A producer snapshot and times
-of entries beyond it are removed. Each Redis group of the log keeps its position in the new stream, limited to the end.
+of entries beyond it are removed, but for transactions aborted below the local start: only the snapshot has them. Each Redis group of the log keeps its position in the new stream, limited to the end.
 
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
 KEYS[3]  meta       hash    state, incarnation, log_version, log_start, local_start, epochs, bytes,
                            high_watermark; cleaned, cleaned_bytes: removed, as entries may be missing
-KEYS[4]  producers  hash    offset of the snapshot
+KEYS[4]  producers  hash    offset of the snapshot; aborted
 KEYS[5]  times      zset    base offset, 19 digits -> largest timestamp up to it
 ARGV[1]  failover epoch when the new stream was begun
 ARGV[2]  master_replid then: a server with another history may have lost a part of the new stream
@@ -64,6 +64,15 @@ end
 
 local function at_most(offset) return string.format("%.0f", math.min(tonumber(offset or 0), stop)) end
 
+-- The aborted transactions, as text, whose markers are below an offset.
+local function aborted_below(offset)
+  local found = {}
+  for one, marker in string.gmatch(redis.call("HGET", producers, "aborted") or "", "(%d+:%d+:(%d+):%d+)") do
+    if tonumber(marker) < offset then found[#found + 1] = one end
+  end
+  return table.concat(found, ",")
+end
+
 local kept, newest, newest_start = {}, "0", "0"
 for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do newest, newest_start = epoch, at_most(start) end
 for epoch, start in string.gmatch(epochs, "(%d+):(%d+)") do
@@ -77,7 +86,11 @@ end)
 redis.call("HSET", meta, "epochs", table.concat(kept, " "), "bytes", ARGV[6], "log_start", at_most(log_start))
 if local_start then redis.call("HSET", meta, "local_start", at_most(local_start)) end
 if proved then redis.call("HSET", meta, "high_watermark", at_most(proved)) end
-if tonumber(redis.call("HGET", producers, "offset") or 0) > stop then redis.call("UNLINK", producers) end
+if tonumber(redis.call("HGET", producers, "offset") or 0) > stop then
+  local archived = aborted_below(math.max(tonumber(log_start), tonumber(local_start or 0)))
+  redis.call("UNLINK", producers)
+  if archived ~= "" then redis.call("HSET", producers, "aborted", archived) end
+end
 if emptied then
   local start = string.format("%.0f", stop)
   redis.call("UNLINK", producers, times)

@@ -100,6 +100,25 @@ async def test_repair_clamps_what_counted_on_the_stray_entry(store: Store, setti
         assert (await asyncio.wait_for(append(log), _ANSWER_S)).base_offset == _END
 
 
+async def test_repair_keeps_transactions_aborted_below_the_local_start(
+    store: Store, settings: Settings, client: Any
+) -> None:
+    """Their batches are in the archive alone: no entry of the log leads to them."""
+    async with broker(settings) as logs:
+        partition = await _partition(store)
+        log = logs.partition(TOPIC, 0)
+        for _ in range(_END):
+            await append(log)
+        await store.command("XADD", log.keys.log, "*", "key", "a")
+        await store.command("HSET", log.keys.meta, "local_start", 2)
+        await store.command("HSET", log.keys.producers, "offset", _END + 9, "aborted", f"7:0:1:2,8:1:{_END + 5}:2")
+
+        await asyncio.to_thread(log_repair.repair, client, partition)
+
+        log.void("load")
+        assert (await log.refresh()).transactions.aborted == [(7, 0, 1, 2)]
+
+
 async def test_repair_removes_indexed_times_above_the_new_end(store: Store, settings: Settings, client: Any) -> None:
     """Records appended afterwards have other times at these offsets."""
     async with broker(settings, entry_bytes_max=1) as logs:
