@@ -297,11 +297,16 @@ async def test_restored_log_is_read_from_its_archive(
     await store.command("HSET", store.cluster_keys.topics, "default/orders", json.dumps(record))
     async with broker(settings, archive_path=str(root), entry_bytes_max=1) as logs:
         before = await given_two_tiers(logs.partition(TOPIC, 0), root)  # 0 to 68 are archived, the log ends at 80
+        producers = logs.partition(TOPIC, 0).keys.producers
+    await store.command("HSET", producers, "aborted", "7:10:13:14")
     await typed("create", file, *at(settings))
     await typed("restore", file, *at(settings, OTHER))
 
     async with broker(settings, archive_path=str(root), key_prefix=OTHER) as logs:
         log = logs.partition(TOPIC, 0)
+        assert (await log.refresh()).transactions.aborted == [(7, 10, 13, 14)]
+        assert await log.offset_for_timestamp(1_010) == (20, 1_010)
+        assert await log.offset_for_timestamp(1_034) is None, "it was not archived"
         known = await log.end_offset()
         assert (known.log_start_offset, known.local_start_offset, known.log_end_offset) == (0, 68, 80)
         assert (await append(log, count=2, value=b"new")).base_offset == 80

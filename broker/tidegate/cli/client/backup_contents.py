@@ -164,17 +164,17 @@ class ClusterReader:
 
     def _log(self, keys: LogKeys) -> tuple[Line | None, list[list[Any]]]:
         """Where the log begins and ends, and its archived segments; None for a log that is not created yet."""
-        names = [keys.log, keys.meta, keys.archive, keys.segments]
+        names = [keys.log, keys.meta, keys.archive, keys.segments, keys.producers]
         code, *described = self._client.eval(DESCRIBE_LOG.source, len(names), *names)
         if code:
             if code == _LOST:
                 self.warnings.append(f"{keys.log}: its stream is lost; a restore creates it empty, from offset 0 on")
             return None, []
-        log_start, end, epochs, failover_epoch, index, *archive = described
+        log_start, end, epochs, failover_epoch, aborted, index, *archive = described
         segments = [[int(last), text(segment)] for segment, last in zip(index[::2], index[1::2], strict=True)]
         return {
             "start": int(log_start), "end": text(end), "epochs": text(epochs), "failover_epoch": int(failover_epoch),
-            "archive": [int(one) for one in archive if one is not None],
+            "aborted": text(aborted), "archive": [int(one) for one in archive if one is not None],
         }, segments  # fmt: skip
 
 

@@ -48,6 +48,8 @@ class Restore:
         self.made: Counter[str] = Counter()
         self.present: Counter[str] = Counter()
         self.warnings: list[str] = []
+        self._max_timestamps: dict[str, int] = {}
+        """The largest timestamp of archived segments, ms, by the key of their index."""
 
     def begin(self) -> None:
         """Claim an empty Redis, or one that an interrupted restore of this backup has claimed. Raises CommandFailed."""
@@ -155,6 +157,8 @@ class Restore:
         if self._is_taken(line):
             return False
         keys = LogKeys.of(self._prefix, line["org"], line["topic"], line["partition"], line["id"])
+        timestamps = (json.loads(segment)["max_timestamp"] for _, segment in line["segments"])
+        self._max_timestamps[keys.segments] = max(self._max_timestamps.get(keys.segments, -1), *timestamps)
         pairs = [one for pair in line["segments"] for one in pair]
         return bool(self._run(RESTORE_SEGMENTS, [keys.segments, keys.meta], pairs)[1])
 
@@ -192,7 +196,7 @@ class Restore:
             [keys.log, keys.meta, keys.producers, keys.archive],
             [
                 *(log_format, log_start, local_start, log_end, log["epochs"], log["failover_epoch"]),
-                *(*archive, base, *batches),
+                *(*archive, log.get("aborted", ""), self._max_timestamps.get(keys.segments, -1), base, *batches),
             ],
         )
         return bool(code != _DELETED)
