@@ -27,6 +27,7 @@ import structlog
 from tidegate.errors import KafkaStorageError, StoreUnavailable
 from tidegate.log import open_transactions
 from tidegate.log.entries import Entry, StrayEntry, parse_entries, parse_entry, parse_id, until_torn
+from tidegate.log.open_transactions import Aborted
 from tidegate.log.producers_table import ProducerState, from_text
 from tidegate.log.state import LogState
 from tidegate.store.keys import LogKeys
@@ -177,7 +178,7 @@ async def _from_snapshot(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> L
         snapshot_offset=offset,
         stored_high_watermark=int(proved or 0),
     )
-    state.transactions.aborted = open_transactions.from_text(aborted)
+    state.transactions.aborted = await _parse_aborted(aborted)
     state.transactions.discard_below(int(cleaned_before or 0))
     opened = [(one.transaction_start, p) for p, one in state.producers.items() if one.transaction_start >= 0]
     for transaction_start, producer_id in sorted(opened):
@@ -192,6 +193,15 @@ async def _parse_producers(fields: Mapping[bytes, bytes]) -> dict[int, ProducerS
         if count % _PRODUCERS_PER_SLICE == 0:
             await asyncio.sleep(0)
     return producers
+
+
+async def _parse_aborted(text: str) -> list[Aborted]:
+    aborted: list[Aborted] = []
+    for count, one in enumerate(filter(None, text.split(",")), 1):
+        aborted.append(open_transactions.from_text(one))
+        if count % open_transactions.PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return aborted
 
 
 def parse_epochs(text: bytes) -> list[tuple[int, int]]:

@@ -10,6 +10,8 @@ from bisect import bisect_left
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+PER_SLICE: Final = 1_000
+"""Aborted transactions formatted or parsed before the event loop runs other work: about 3 ms."""
 _LAST: Final = attrgetter("last_offset")
 
 
@@ -72,11 +74,11 @@ class OpenTransactions:
             self.aborted = [one for one in self.aborted if one.last_offset >= offset]
 
 
-def to_text(aborted: list[Aborted]) -> str:
-    """Serialize the index: `<producer id>:<first offset>:<marker offset>:<stable offset>,...`."""
-    return ",".join(":".join(map(str, one)) for one in aborted)
+def to_text(aborted: Aborted) -> str:
+    """Serialize one aborted transaction: `<producer id>:<first offset>:<marker offset>:<stable offset>`."""
+    return ":".join(map(str, aborted))
 
 
-def from_text(text: str) -> list[Aborted]:
+def from_text(text: str) -> Aborted:
     """The reverse of `to_text`. Raises ValueError."""
-    return [Aborted(*map(int, one.split(":"))) for one in text.split(",") if one]
+    return Aborted(*map(int, text.split(":")))

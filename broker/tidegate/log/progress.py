@@ -9,10 +9,11 @@ only shortens a search, a stored high watermark may lag, and an older snapshot o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from tidegate.log import open_transactions
+from tidegate.log.open_transactions import Aborted
 from tidegate.log.producers_table import PRODUCER_ID_EXPIRATION_MS, ProducerState, to_text
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure
@@ -28,6 +29,8 @@ NOTE_PROGRESS = Script("log/note_progress")
 NOTE_TRUNCATION = Script("log/note_truncation")
 SAVE_PRODUCERS = Script("log/save_producers")
 
+T = TypeVar("T")
+
 _INDEX_BYTES: Final = 1 << 20
 SNAPSHOT_BYTES: Final = 8 << 20
 SNAPSHOT_ENTRIES: Final = 512
@@ -36,6 +39,15 @@ _INDEX_ENTRIES: Final = 64
 _PRODUCERS_CHEAP: Final = 1_000
 _PRODUCERS_PER_SLICE: Final = 500
 """Producer states formatted before the event loop runs other work: about 3 ms."""
+
+
+class _Snapshot(NamedTuple):
+    """The state of a log as of now; its items are immutable."""
+
+    head: list[Arg]
+    """The first arguments of the script."""
+    aborted: list[Aborted]
+    producers: list[tuple[int, ProducerState]]
 
 
 class Progress:
@@ -120,18 +132,18 @@ class Progress:
         def saved(_: Any) -> None:
             self._saving = False
 
-        keys, head, producers = self._log.keys, *self._snapshot(state)
+        keys, snapshot = self._log.keys, self._snapshot(state)
 
         def send(args: list[Arg]) -> None:
             self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], args, saved)
 
-        if len(producers) <= _PRODUCERS_PER_SLICE:
-            send(head + _texts(producers))
+        if len(snapshot.producers) <= _PRODUCERS_PER_SLICE and len(snapshot.aborted) <= open_transactions.PER_SLICE:
+            send(snapshot.head + _aborted_field(_aborted_texts(snapshot.aborted)) + _texts(snapshot.producers))
             return
 
         async def format_and_send() -> None:
             try:
-                send(await _formatted(head, producers))
+                send(await _formatted(snapshot))
             except BaseException:
                 self._saving = False
                 raise
@@ -141,11 +153,10 @@ class Progress:
     async def save_now(self, state: LogState) -> None:
         """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys = self._log.keys
-        args = await _formatted(*self._snapshot(state))
+        args = await _formatted(self._snapshot(state))
         await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *args)
 
-    def _snapshot(self, state: LogState) -> tuple[list[Arg], list[tuple[int, ProducerState]]]:
-        """The first arguments of the script, and the states as of now, which are immutable."""
+    def _snapshot(self, state: LogState) -> _Snapshot:
         clock = self._log.store.clock
         if clock.agrees:
             expired_ms = clock.now_ms() - PRODUCER_ID_EXPIRATION_MS
@@ -154,23 +165,36 @@ class Progress:
                     del state.producers[producer_id]
         state.transactions.discard_below(state.log_start)
         head: list[Arg] = [state.failover_epoch, state.end, state.max_timestamp, state.max_timestamp_base]
-        if state.transactions.aborted:
-            head += ("aborted", open_transactions.to_text(state.transactions.aborted))
-        return head, list(state.producers.items())
+        return _Snapshot(head, list(state.transactions.aborted), list(state.producers.items()))
 
 
 def _texts(producers: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
     return [text for producer_id, producer in producers for text in (str(producer_id), to_text(producer))]
 
 
-async def _formatted(head: list[Arg], producers: Sequence[tuple[int, ProducerState]]) -> list[Arg]:
+def _aborted_texts(aborted: Sequence[Aborted]) -> list[str]:
+    return [open_transactions.to_text(one) for one in aborted]
+
+
+def _aborted_field(texts: list[str]) -> list[Arg]:
+    return ["aborted", ",".join(texts)] if texts else []
+
+
+async def _formatted(snapshot: _Snapshot) -> list[Arg]:
     """All arguments of the script, in slices between which the event loop runs other work."""
-    args = list(head)
-    for start in range(0, len(producers), _PRODUCERS_PER_SLICE):
-        if start:
-            await asyncio.sleep(0)
-        args += _texts(producers[start : start + _PRODUCERS_PER_SLICE])
+    texts: list[str] = []
+    for aborted in _slices(snapshot.aborted, open_transactions.PER_SLICE):
+        texts += _aborted_texts(aborted)
+        await asyncio.sleep(0)
+    args = snapshot.head + _aborted_field(texts)
+    for producers in _slices(snapshot.producers, _PRODUCERS_PER_SLICE):
+        args += _texts(producers)
+        await asyncio.sleep(0)
     return args
+
+
+def _slices(items: Sequence[T], count: int) -> Iterator[Sequence[T]]:
+    return (items[start : start + count] for start in range(0, len(items), count))
 
 
 def _ignore(_: Any) -> None:
