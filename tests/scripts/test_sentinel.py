@@ -110,6 +110,20 @@ async def test_missing_primary_is_reported_with_the_reason(watched: Watched, url
     assert "that is up" in str(reported.value)
 
 
+async def test_primary_that_every_sentinel_considers_down_is_not_named() -> None:
+    with Watched(replicas=0, sentinels=1, sentinel_password="hidden", down_after_ms=200) as watched:
+        settings = by(*watched.sentinel_ports)
+        found = await find_primary(settings)
+        assert (found.host, found.port) == ("127.0.0.1", watched.primary_port())
+        watched.primary().kill()
+
+        async with asyncio.timeout(PATIENCE_S):
+            with pytest.raises(StoreUnavailable, match="that is up"):
+                while True:
+                    await find_primary(settings)
+                    await asyncio.sleep(0.05)
+
+
 async def test_sentinels_may_have_a_login_of_their_own(watched: Watched) -> None:
     with pytest.raises(StoreUnavailable, match="authenticated"):
         await find_primary(Settings(redis_url=watched.url))

@@ -53,6 +53,8 @@ def primary_client(topology: Topology, options: Mapping[str, Any], sentinel_opti
 
 
 def sentinel_clients(hosts: Sequence[tuple[str, int]], options: Mapping[str, Any]) -> list[redis.asyncio.Redis]:
-    """A client of each sentinel, for asyncio."""
+    """A client of each sentinel, for asyncio. Replies are text: redis-py decodes those of some commands only."""
     retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-    return [redis.asyncio.Redis(host=host, port=port, retry=retry, **options) for host, port in hosts]
+    return [
+        redis.asyncio.Redis(host=host, port=port, retry=retry, decode_responses=True, **options) for host, port in hosts
+    ]
