@@ -15,15 +15,23 @@ from tidegate.server.connection import Connection
 class CertificateConnection(Connection):
     """A client without a certificate is anonymous; one whose subject no rule matches is disconnected."""
 
+    identified_on_accept = False
+
     def __init__(self, server: Acceptor[Connection], listener: str, identities: CertificateIdentities) -> None:
         super().__init__(server, listener)
         self._identities = identities
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        subject = certificate_subject(transport)
-        if subject is None:
+        if self.closed:
             return
+        subject = certificate_subject(transport)
+        if subject is not None:
+            self._identify(subject)
+        if not (self._ended or self.server.admit_to_org(self)):
+            self.abort()
+
+    def _identify(self, subject: str) -> None:
         identity = self._identities.identity(subject)
         self._audit(identity, subject)
         if identity is None:

@@ -41,6 +41,9 @@ _HEADER_SIZE: Final = headers.FIXED.size
 
 
 class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
+    identified_on_accept = True
+    """Whether the client's organisation is known when the connection is accepted."""
+
     def __init__(self, server: Acceptor[Connection], listener: str) -> None:
         self.server, self.client_id = server, ""
         self.client = Client(connection_id=server.next_connection_id(), host="", port=0, listener=listener)

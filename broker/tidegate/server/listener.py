@@ -305,7 +305,7 @@ class Server:
         """Register a new connection; False above `connections_max` or without a lease."""
         if self._refusing or self.full():
             return False
-        if self._limits_connections and connection.client.sasl is None and not self.admit_to_org(connection):
+        if self._limits_connections and connection.identified_on_accept and not self.admit_to_org(connection):
             return False
         if self._leases is not None:
             self._limit_rate(connection, self._leases)

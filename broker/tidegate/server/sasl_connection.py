@@ -34,6 +34,8 @@ _AGAIN: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 class SaslConnection(Connection):
     """A client that has not authenticated after AUTHENTICATION_TIMEOUT_S is disconnected."""
 
+    identified_on_accept = False
+
     def __init__(self, server: Acceptor[Connection], listener: str, offered: Mapping[str, MakeAuthentication]) -> None:
         super().__init__(server, listener)
         self._session = self.client.sasl = SaslSession(

@@ -23,6 +23,7 @@ from tests.support.wire import RawClient
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
 from tidegate.process import bind
+from tidegate.quotas.org_limits import OrgLimits
 from tidegate.security.identity import CertificateIdentities
 from tidegate.server import limits
 from tidegate.server.certificates import Certificates
@@ -191,6 +192,30 @@ async def test_certificate_names_user_and_org(authority: Authority) -> None:
         ("CN=app-no_org", "default", "Failure"),
         ("CN=8", "default", "Failure"),
     ]
+
+
+@on_both_loops
+async def test_certificate_org_above_its_connections_is_refused(authority: Authority) -> None:
+    """The organisation of the certificate counts, not that of clients without one."""
+    security = SimpleNamespace(certificates=CertificateIdentities("DEFAULT", "RULE:^CN=[a-z]+-([^,]+),.*$/$1/L"))
+    files = {"ssl_client_ca_file": str(authority.file), "ssl_client_auth": "requested"}
+    asked: list[str] = []
+
+    def admits(org: str) -> bool:
+        asked.append(org)
+        return asked.count(org) <= 1
+
+    async with serving(authority, security=security, **files) as (server, _):
+        server._limits_connections, server._org_limits = True, cast(OrgLimits, SimpleNamespace(admits=admits))
+        certificate = authority.client(authority.issue("app-ACME"))
+        async with await client_of(server, certificate) as first:
+            await first.ask(VERSIONS)
+            async with await client_of(server, certificate) as second:
+                assert await closed(second) == b""
+            async with await client_of(server, authority.client()) as anonymous:
+                await anonymous.ask(VERSIONS)
+            await first.ask(VERSIONS)
+    assert asked == ["acme", "acme", "default"]
 
 
 @on_both_loops
