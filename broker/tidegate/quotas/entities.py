@@ -13,6 +13,7 @@ import ipaddress
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -130,6 +131,7 @@ def _check_address(text: str) -> None:
         raise InvalidRequest(f"{text} is not a valid IP") from None
 
 
+@lru_cache(maxsize=4096)
 def canonical_address(text: str) -> str:
     """An address as quotas name it: IPv4 addresses that come in over IPv6 are IPv4."""
     try:
