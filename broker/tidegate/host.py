@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidegate.cluster.listeners import address_mode_of
 from tidegate.memory import cgroup_limit
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
@@ -19,15 +20,15 @@ SILENT_S: Final = 2.0
 """A process that has not reported for this long is not ready: it is stopped, or its event loop stands still."""
 _SLOT: Final = struct.Struct("=dqq")
 """Of each process: time of its last report (monotonic, the same clock for all), 1 if it is ready, restarts so far."""
-_LISTENED: Final = re.compile(r":(\d+)(?=,|\s*$)")
+_LISTENED: Final = re.compile(r":(\d+)(?=\s*$)")
 _PORT_MAX: Final = 65_535
 
 
 def of_process(settings: Settings, ordinal: int, memory_limit: Callable[[], int | None] = cgroup_limit) -> Settings:
     """The settings of one of `processes`: every port and a fixed node id counted up by `ordinal`.
 
-    Port 0 stays. Advertised ports count up too where each broker has an address of its own (mode `direct`), and the
-    processes share the memory limit of their cgroup equally. Raises CannotStart for ports above 65,535.
+    Port 0 stays. Advertised ports of listeners in mode `direct`, where each broker has its own address, count up too,
+    and the processes share the memory limit of their cgroup equally. Raises CannotStart for ports above 65,535.
     """
     changed: dict[str, Any] = {"processes": 1}
     for name in ("port", "admin_port"):
@@ -36,8 +37,9 @@ def of_process(settings: Settings, ordinal: int, memory_limit: Callable[[], int 
         changed["node_id"] = settings.node_id + ordinal
     if settings.listeners is not None:
         changed["listeners"] = _listeners(settings.listeners, ordinal)
-    if settings.address_mode == "direct" and settings.advertised_listeners is not None:
-        changed["advertised_listeners"] = _listeners(settings.advertised_listeners, ordinal)
+    if settings.advertised_listeners is not None:
+        addresses = settings.advertised_listeners.split(",")
+        changed["advertised_listeners"] = ",".join(_advertised(settings, address, ordinal) for address in addresses)
     limit = memory_limit() if settings.memory_max == 0 else None
     if limit is not None:
         changed["memory_max"] = limit // settings.processes
@@ -51,7 +53,16 @@ def _counted(port: int, ordinal: int) -> int:
 
 
 def _listeners(text: str, ordinal: int) -> str:
+    return ",".join(_listener(listener, ordinal) for listener in text.split(","))
+
+
+def _listener(text: str, ordinal: int) -> str:
     return _LISTENED.sub(lambda match: f":{_counted(int(match[1]), ordinal)}", text)
+
+
+def _advertised(settings: Settings, text: str, ordinal: int) -> str:
+    is_direct = address_mode_of(settings, text.partition("://")[0].strip()) == "direct"
+    return _listener(text, ordinal) if is_direct else text
 
 
 class HostPage:

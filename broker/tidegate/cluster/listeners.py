@@ -61,6 +61,11 @@ def single_listeners(settings: Settings) -> frozenset[str]:
     return frozenset(one.name for one in listeners_of(settings) if one.mode == "single")
 
 
+def address_mode_of(settings: Settings, name: str) -> AddressMode:
+    """The address mode of the listener of this name. Raises CannotStart."""
+    return _mode(name.upper(), *_modes(settings.address_mode))
+
+
 def _listed(settings: Settings) -> Iterator[Listener]:
     bound, setting = {"PLAINTEXT": (settings.host, str(settings.port))}, "TIDEGATE_PORT"
     if settings.listeners:

@@ -49,6 +49,20 @@ def test_process_settings_count_each_listener() -> None:
     }
 
 
+@pytest.mark.parametrize("mode", ["direct", "Direct", "IN:direct,EXT:direct", "single,IN:direct,ext:DIRECT"])
+def test_process_settings_count_the_addresses_of_each_broker(mode: str) -> None:
+    found = changed(1, address_mode=mode, advertised_listeners="IN://h:9092 , EXT://h:9192 ,")
+
+    assert found["advertised_listeners"] == "IN://h:9093 , EXT://h:9193 ,"
+
+
+@pytest.mark.parametrize("mode", ["direct,EXT:single", "IN:direct,ext:Single", "EXT:single", "single,IN:direct"])
+def test_process_settings_mixed_modes_count_direct_addresses_alone(mode: str) -> None:
+    found = changed(1, address_mode=mode, advertised_listeners="IN://h:9092,EXT://h:443")
+
+    assert found["advertised_listeners"] == "IN://h:9093,EXT://h:443"
+
+
 @pytest.mark.parametrize(("mode", "port"), [("single", "9092"), ("external", "3000{ordinal}")])
 def test_process_settings_shared_and_template_addresses_stay(mode: str, port: str) -> None:
     found = changed(1, address_mode=mode, advertised_listeners=f"PLAINTEXT://kafka.example:{port}")
