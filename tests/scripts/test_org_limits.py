@@ -157,6 +157,24 @@ async def test_org_with_records_above_its_limit_is_found(store: Store, catalog: 
     assert (pressure.full_orgs, pressure.is_high) == (frozenset(), False)
 
 
+async def test_records_of_format_record_count_for_the_limit_of_bytes(
+    store: Store, catalog: Catalog, quotas: Quotas
+) -> None:
+    pressure = MemoryPressure(store, 0.9)
+    limits = org_limits(store, quotas, "first", topics=catalog.all_topics, pressure=pressure)
+    await limit(quotas, EVERY_ORG, Quota.LOG_BYTES, 50_000)
+    topic = await catalog.create("acme", "r", 2, {"tidegate.format": "record"})
+    for index in range(2):
+        log = store.log_keys("acme", "r", index, topic.topic_hex, topic.format).log
+        await store.command("XADD", log, "*", "value", "v" * 20_000)
+    await limits.measure_logs()
+    assert pressure.full_orgs == frozenset()
+
+    await store.command("XADD", log, "*", "value", "v" * 20_000)
+    await limits.measure_logs()
+    assert pressure.full_orgs == {"acme"}
+
+
 @pytest.fixture
 def groups(store: Store, quotas: Quotas) -> GroupLimits:
     return GroupLimits(store, quotas)

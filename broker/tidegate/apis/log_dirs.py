@@ -30,7 +30,7 @@ from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable, Unk
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
-from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT
+from tidegate.store.log_sizes import log_bytes
 from tidegate.topics.catalog import Topic
 
 if TYPE_CHECKING:
@@ -89,12 +89,8 @@ def _leads(call: Call, topic: Topic, index: int) -> bool:
 
 
 async def _size(call: Call, topic: Topic, index: int) -> int:
-    """Bytes in Redis; of format batch the brokers' count, a second late. Raises StoreUnavailable."""
-    log_format = RECORD_FORMAT if topic.config.is_record else BATCH_FORMAT
-    keys = call.store.log_keys(topic.org, topic.name, index, topic.topic_hex, log_format)
-    if topic.config.is_record:
-        return int(await call.store.read("MEMORY", "USAGE", keys.log) or 0)
-    return max(0, int(await call.store.read("HGET", keys.meta, "bytes") or 0))
+    keys = call.store.log_keys(topic.org, topic.name, index, topic.topic_hex, topic.format)
+    return await log_bytes(call.store, keys, topic.format)
 
 
 @api(

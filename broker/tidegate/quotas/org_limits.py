@@ -14,6 +14,8 @@ from typing import Final
 
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.table import Quotas
+from tidegate.store.keys import LogKeys
+from tidegate.store.log_sizes import log_bytes
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -105,21 +107,21 @@ class OrgLimits:
         """Find the organisations whose records fill what they may have. Raises StoreUnavailable."""
         table = self._quotas.table
         limits: dict[str, float] = {}
-        metas: list[tuple[str, str]] = []
+        logs: list[tuple[str, LogKeys, str]] = []
         log_keys = self._store.log_keys
         for topic in self._topics():
             limit = table.amount_of_org(topic.org, Quota.LOG_BYTES)
             if limit is not None:
                 limits[topic.org] = limit
                 place = topic.org, topic.name
-                metas += [
-                    (topic.org, log_keys(*place, index, topic.topic_hex, topic.format).meta)
+                logs += [
+                    (topic.org, log_keys(*place, index, topic.topic_hex, topic.format), topic.format)
                     for index in range(topic.partition_count)
                 ]
         used: Counter[str] = Counter()
-        for start in range(0, len(metas), _LOGS_AT_ONCE):
-            some = metas[start : start + _LOGS_AT_ONCE]
-            sizes = await asyncio.gather(*(self._store.read("HGET", meta, "bytes") for _, meta in some))
-            for (org, _), size in zip(some, sizes, strict=True):
-                used[org] += int(size or 0)
+        for start in range(0, len(logs), _LOGS_AT_ONCE):
+            some = logs[start : start + _LOGS_AT_ONCE]
+            sizes = await asyncio.gather(*(log_bytes(self._store, keys, log_format) for _, keys, log_format in some))
+            for (org, *_), size in zip(some, sizes, strict=True):
+                used[org] += size
         self._pressure.full_orgs = frozenset(org for org, limit in limits.items() if used[org] >= limit)
