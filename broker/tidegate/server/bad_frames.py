@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import structlog
 
 from tidegate.apis.call import Client
-from tidegate.protocol.framing import Frame
+from tidegate.protocol.framing import Frame, FrameError, TlsHandshake
 from tidegate.protocol.primitives import DecodeError
 
 logger = structlog.get_logger()
@@ -37,6 +37,9 @@ class TakingConnection(ClosingConnection, Protocol):
     def abort(self) -> None:
         """Close at once."""
 
+    def drop_connection(self, reason: str) -> None:
+        """Close at once, and log the reason."""
+
 
 def refuse_frame(connection: ClosingConnection, reason: str, frame: Frame) -> None:
     """Release a frame that becomes no request; close after all replies."""
@@ -48,6 +51,12 @@ def refuse_frame(connection: ClosingConnection, reason: str, frame: Frame) -> No
 
 def not_taken(connection: TakingConnection, frame: Frame | None, error: Exception) -> None:
     """Close: this frame could not be taken, or the next one not be received."""
+    if isinstance(error, TlsHandshake):
+        connection.server.on_tls_handshake(connection)
+        return
+    if isinstance(error, FrameError):
+        connection.drop_connection(str(error))
+        return
     if isinstance(error, DecodeError):
         refuse_frame(connection, f"malformed header: {error}", cast(Frame, frame))
         return

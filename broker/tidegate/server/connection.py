@@ -19,12 +19,13 @@ import structlog
 
 from tidegate.apis.call import Body, Client
 from tidegate.protocol import headers
-from tidegate.protocol.framing import FrameError, Splitter, TlsHandshake
+from tidegate.protocol.framing import Splitter
 from tidegate.protocol.primitives import DecodeError
 from tidegate.quotas.entities import canonical_address
 from tidegate.server import dispatch, limits
 from tidegate.server.acceptor import Acceptor
 from tidegate.server.bad_frames import not_taken
+from tidegate.server.limits import FRAMES_AT_ONCE, IN_FLIGHT_MAX
 from tidegate.server.muting import BLOCKED_ON_WRITE, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
@@ -38,6 +39,7 @@ logger = structlog.get_logger()
 
 _read_header = headers.FIXED.unpack_from
 _HEADER_SIZE: Final = headers.FIXED.size
+_AT_ONCE: Final = range(FRAMES_AT_ONCE)
 
 
 class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
@@ -66,7 +68,8 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
         self.transport: Any = None
         self.out: list[Body] = []
         """Replies for the next write."""
-        self._reading = self._scheduled = self._starting = self._paused = self._own_buffer = False
+        self._reading = self._scheduled = self._starting = self._own_buffer = False
+        self._paused = self._resuming = False
         self._closing = self._draining = self._ended = self.closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
@@ -145,15 +148,18 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
     # -- frames
 
     def _take_frames(self) -> None:
-        """Start every complete frame; stop at a limit and continue from there after `resume`."""
-        splitter, server, pipeline = self.splitter, self.server, self.pipeline
-        in_flight_max, out_bytes_max = limits.IN_FLIGHT_MAX, self.server.out_bytes_max
+        """Start every complete frame; stop at a limit, and continue from there after `resume`."""
+        server, splitter = self.server, self.splitter
+        pipeline = self.pipeline
+        out_bytes_max = server.out_bytes_max
         take = self.take if self.late_bytes <= 0 else partial(take_late, self)
-        self._reading, frame = True, None
+        self._reading = True
+        frame = None
         try:
-            while not (self._closing or self._draining):
-                full = len(pipeline) >= in_flight_max or self.unsent >= out_bytes_max
-                if full or self.blocked or not server.serving:
+            for _ in _AT_ONCE:
+                if self._closing or self._draining:
+                    break
+                if len(pipeline) >= IN_FLIGHT_MAX or self.unsent >= out_bytes_max or self.blocked or not server.serving:
                     self._pause()
                     break
                 frame = splitter.take()
@@ -163,10 +169,9 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
                 if self.client.delayed is not None:
                     self.client.delayed.on_next_request()
                 take(*frame)
-        except TlsHandshake:
-            self.server.on_tls_handshake(self)
-        except FrameError as error:
-            self.drop_connection(str(error))
+            else:
+                self._pause()
+                self.resume()
         except Exception as error:  # noqa: BLE001 - nothing may leave the connection waiting
             not_taken(self, frame, error)
         self._reading = False
@@ -309,15 +314,19 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
         self._unblock_answered()
         if not self._paused or self._ended or self._closing or self._draining or self.blocked:
             return
-        full = len(self.pipeline) * 2 > limits.IN_FLIGHT_MAX
+        full = len(self.pipeline) * 2 > IN_FLIGHT_MAX
         if full or self.unsent * 2 > server.out_bytes_max or not server.serving:
             return
-        self._paused = False
-        self.server.loop.call_soon(self._read_on)
+        if not self._resuming:
+            self._resuming = True
+            server.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._ended or self._paused:
+        """Take what was received before the pause; read more if no limit is reached by this."""
+        self._resuming = False
+        if self._ended or self._closing or self._draining:
             return
+        self._paused = False
         self.last_active_s = perf_counter()
         self.half_since_s += self.last_active_s - self._paused_s
         self._take_frames()

@@ -19,6 +19,8 @@ FRAME_TIMEOUT_S: Final = 30.0
 time a request must have arrived at `sweeping.FRAME_BYTES_PER_S_MIN` at least."""
 IN_FLIGHT_MAX: Final = 1_024
 """Unanswered requests per connection; at this number the broker pauses reading from the connection."""
+FRAMES_AT_ONCE: Final = 500
+"""Requests of one read that start in one iteration of the event loop; the rest start in the next ones."""
 OUT_BYTES_MAX: Final = 64 << 20
 """Unsent reply bytes per connection; at this number the broker pauses reading from the connection."""
 WRITE_BUFFER_MAX: Final = 1 << 20

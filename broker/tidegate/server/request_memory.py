@@ -32,13 +32,13 @@ class RequestMemory:
 
     def _reserve(self, pending: PendingRequest, data: Buffer, size: int) -> None:
         """Count an unanswered request; a frame with its own buffer was counted when the buffer was allocated."""
-        held = self.server.request_bytes
         if pending.answer is not None:
-            held.release(size)
+            self.server.request_bytes.release(size)
         elif type(data) is memoryview:
             pending.held = size
         else:
             pending.held = size = size + PENDING_BYTES
+            held = self.server.request_bytes
             if not held.count_small(size):
                 self.blocked |= MEMORY_FULL
                 held.pause(self, self._on_capacity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import struct
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.unit.server.fakes import (
     until,
 )  # fmt: skip
 from tidegate.protocol.framing import LARGE_BYTES
-from tidegate.server import limits, sweeping
+from tidegate.server import connection, limits, sweeping
 from tidegate.server.limits import RequestBytes
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -125,7 +126,7 @@ async def test_client_that_reads_slowly_is_not_closed(monkeypatch: pytest.Monkey
 @on_both_loops
 async def test_answers_behind_a_parked_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers = Handlers()
-    monkeypatch.setattr(limits, "IN_FLIGHT_MAX", 50)
+    monkeypatch.setattr(connection, "IN_FLIGHT_MAX", 50)
     async with connected(handlers) as (_, client):
         first = client.send(FETCHES)
         sent = [first, *(client.send(HEARTBEAT_REQUEST) for _ in range(1000))]
@@ -136,6 +137,32 @@ async def test_answers_behind_a_parked_one_are_bounded(monkeypatch: pytest.Monke
         handlers.answer_fetch(handlers.parked[0])
 
         assert [(await asyncio.wait_for(client.receive(), 30))[0] for _ in sent] == sent
+
+
+@on_both_loops
+async def test_requests_of_one_read_run_in_slices() -> None:
+    """Other connections are served between them."""
+    handlers, iteration, of_iteration = Handlers(), 0, Counter[int]()
+    loop, started, count = asyncio.get_running_loop(), handlers.heartbeat, 5_000
+
+    def iterate() -> None:
+        nonlocal iteration
+        iteration += 1
+        loop.call_soon(iterate)
+
+    def heartbeat(call: Any, request: Any) -> None:
+        of_iteration[iteration] += 1
+        started(call, request)
+
+    handlers.heartbeat = heartbeat  # type: ignore[method-assign]
+    async with connected(handlers) as (server, client):
+        iterate()
+        client.writer.write(encode_request(HEARTBEAT_REQUEST, 1) * count)
+        for _ in range(count):
+            await asyncio.wait_for(client.receive_frame(), 30)
+        assert of_iteration.total() == count
+        assert max(of_iteration.values()) <= 2 * limits.FRAMES_AT_ONCE  # one of them as its bytes were read
+        assert server.request_bytes.held == 0
 
 
 @on_both_loops
