@@ -39,11 +39,13 @@ local now_text = string.format("%.0f", now)
 local fence = redis.call("HGET", staged, producer_id)
 if fence and tonumber(fence:match("^(-?%d+)")) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
 
-local state, current, kind = unpack(redis.call("HMGET", group, "state", "generation", "type"))
+local state, current, kind, fenced_until = unpack(redis.call("HMGET", group, "state", "generation", "type", "commits_fenced_until"))
 if kind == "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 local function refuse_classic()
   if tonumber(generation) < 0 then
+    -- A member removed by an offset reset: its old offset must not undo the reset.
+    if fenced_until and now < tonumber(fenced_until) then return ERROR.UNKNOWN_MEMBER_ID end
     if not state or state == STATE.EMPTY or (member_id == "" and instance == "") then return end
   elseif not state then
     return ERROR.GROUP_ID_NOT_FOUND

@@ -55,6 +55,7 @@ end
 local function forget_session(group, member_id)
   redis.call("ZREM", group.keys.sessions, member_id)
   redis.call("HDEL", group.keys.pending, member_id)
+  if group.is_consumer or group.is_streams then return end -- an id from before it had epochs; its members are elsewhere
   if group.state == STATE.PREPARING then return join_phase.complete_if_all_joined(group) end
   if group.state ~= STATE.EMPTY and redis.call("HLEN", group.keys.members) == 0 then rebalance.start(group, "members_lost") end
 end

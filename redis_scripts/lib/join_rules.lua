@@ -6,6 +6,7 @@
 -- @include lib/deadlines
 -- @include lib/add_event
 -- @include lib/remove_member
+-- @include lib/rebalance
 -- @include lib/join_phase
 -- @include lib/joins
 -- @include lib/static_member
@@ -33,7 +34,11 @@ function join_rules.refuse_full(group, member_id, member)
   elseif redis.call("HDEL", group.keys.pending, member_id) == 1 then
     redis.call("ZREM", group.keys.sessions, member_id)
   end
-  if group.state == STATE.PREPARING then join_phase.complete_if_all_joined(group) end
+  if group.state == STATE.PREPARING then
+    join_phase.complete_if_all_joined(group)
+  elseif member then -- the others need its partitions, or a leader
+    rebalance.start(group, "member_evicted", member_id, member)
+  end
   return { ERROR.GROUP_MAX_SIZE_REACHED, "" }
 end
 

@@ -66,6 +66,23 @@ async def test_join_metadata_of_a_member_that_left_or_shrank_is_no_longer_counte
     assert await counted(world) == 0
 
 
+@pytest.mark.parametrize("is_assigned", [True, False])
+async def test_join_with_too_much_metadata_of_a_member_starts_a_rebalance(world: World, is_assigned: bool) -> None:
+    peers = [world.peer("small"), *(world.peer(f"{n}", protocols=LARGE) for n in range(MEMBERS_OF_LARGE))]
+    for peer in peers:
+        await peer.claim_id()
+    joins = [await peer.start_join() for peer in peers]
+    await world.advance(6_000)
+    for join in joins:
+        await answer(join)
+    if is_assigned:
+        await world.sync_all(*peers)
+
+    assert await refused(peers[0].ask_join(protocols=LARGE), GroupMaxSizeReached) == ""
+
+    assert (await world.state())[0] == "PreparingRebalance"
+
+
 async def test_sync_assignments_above_the_cap_are_refused(world: World) -> None:
     (one,) = await world.stable("one")
     await one.join()

@@ -332,3 +332,15 @@ async def test_scenario_67_one_direction(wire: Wire) -> None:
     assert await a.heartbeat() is REBALANCE
     if policy == "upgrade":
         assert (await rejoin(a))[2] == [0, 1, 2, 3]
+
+
+async def test_conversion_forgets_a_member_id_that_nobody_used(wire: Wire) -> None:
+    unused = await wire.member(session_timeout_ms=1_000, metadata=subscription(["t4"]))
+    assert (await unused.client.ask(unused.join_request())).error_code is ErrorCode.member_id_required
+    joined = await wire.join("A", "t4")
+    await asyncio.sleep(2.5)
+
+    answered = await wire.heartbeat("A", joined.member_epoch)
+
+    assert (answered.error_code, answered.member_epoch) == (NONE, joined.member_epoch)
+    assert (await wire.heartbeat("A", joined.member_epoch)).error_code is NONE

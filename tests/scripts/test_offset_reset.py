@@ -9,7 +9,10 @@ from tests.scripts.test_offsets_of_members import NONE, T1, UNKNOWN_MEMBER, comm
 from tests.support.groups import World, refused
 from tests.support.handlers import Broker
 from tidegate.errors import NonEmptyGroup, UnknownMemberId
+from tidegate.groups import staged_offsets
+from tidegate.groups.commits import Commit
 from tidegate.groups.offset_reset import COMMITS_FENCED_MS, OffsetMove, reset_offsets
+from tidegate.groups.offsets import entry_json
 
 __all__ = ["handlers"]
 
@@ -72,6 +75,9 @@ async def test_reset_offsets_fence_removes_members_and_refuses_their_commits(
     assert (await world.state())[0] == "Empty" and not await world.members()
     assert await commit(handlers, 11, peer=a) == UNKNOWN_MEMBER
     assert await commit(handlers, 11) == UNKNOWN_MEMBER, "a removed member that forgot its id"
+    staged = Commit(-1, "", None, ["t:0", entry_json(11, -1, "", "")])
+    with pytest.raises(UnknownMemberId):  # a transaction of a client that sends no generation
+        await staged_offsets.stage(world.store, world.keys, staged, 9, -1)
     assert await committed(handlers) == 3
     assert {event["member"] for event in await world.reported("member_removed")} == {a.member_id, b.member_id}
 
@@ -80,6 +86,7 @@ async def test_reset_offsets_fence_removes_members_and_refuses_their_commits(
     await world.advance(30_000)
     assert (await world.state())[0] == "Empty"
     assert await commit(handlers, 12) == NONE
+    await staged_offsets.stage(world.store, world.keys, staged, 9, -1)
 
 
 async def test_reset_offsets_fence_while_members_join(world: World, handlers: list[Broker]) -> None:
