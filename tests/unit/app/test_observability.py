@@ -56,7 +56,7 @@ def test_every_alert_has_a_test() -> None:
 OWN_ALERTS = {rule["alert"] for rule in alerts()}
 PLAIN = {
     "TidegateBackgroundFailures", "TidegateColdReadsFail", "TidegateConnectionsRefused", "TidegateDrainHangs",
-    "TidegateGroupCommitsNothing", "TidegateScriptsSlow", "TidegateSeriesLeftOut", "TidegateServerErrors",
+    "TidegateGroupCommitsNothing", "TidegateScriptsSlow", "TidegateSeriesLeftOut",
 }  # fmt: skip
 """Those that compare one value with a bound."""
 
