@@ -334,7 +334,7 @@ async def test_scenario_67_one_direction(wire: Wire) -> None:
         assert (await rejoin(a))[2] == [0, 1, 2, 3]
 
 
-async def test_conversion_forgets_a_member_id_that_nobody_used(wire: Wire) -> None:
+async def test_conversion_forgets_an_unused_member_id(wire: Wire) -> None:
     unused = await wire.member(session_timeout_ms=1_000, metadata=subscription(["t4"]))
     assert (await unused.client.ask(unused.join_request())).error_code is ErrorCode.member_id_required
     joined = await wire.join("A", "t4")
