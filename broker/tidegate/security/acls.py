@@ -261,6 +261,7 @@ class AclTable:
                 self._literal[rule.resource_type, rule.name].append(rule)
             else:
                 self._prefixed[rule.resource_type].setdefault(rule.name, []).append(rule)
+        self._prefix_lengths = {kind: sorted({len(name) for name in names}) for kind, names in self._prefixed.items()}
 
     def covering(self, resource_type: ResourceType, name: str) -> Iterator[AclBinding]:
         """The rules whose pattern covers a resource."""
@@ -269,7 +270,9 @@ class AclTable:
             yield from self._literal.get((resource_type, WILDCARD), ())
         prefixed = self._prefixed.get(resource_type)
         if prefixed:
-            for length in range(len(name) + 1):
+            for length in self._prefix_lengths[resource_type]:
+                if length > len(name):
+                    break
                 yield from prefixed.get(name[:length], ())
 
     def decide(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,3 +197,22 @@ def test_decide_a_deny_that_covers_always_wins(names: list[str], prefixed: bool,
     denied = [*rules, rule(Operation.READ, asked[0], prefixed=True, deny=True)]
 
     assert not allowed(denied, Operation.READ, asked)
+
+
+class _Name(str):
+    """A name that counts the prefixes taken of it."""
+
+    prefixes = 0
+
+    def __getitem__(self, key: Any) -> str:
+        self.prefixes += 1
+        return super().__getitem__(key)
+
+
+def test_covering_takes_only_prefixes_of_lengths_that_rules_have() -> None:
+    """A group id may have 32 kB: each prefix of it is a copy."""
+    rules = [rule(Operation.READ, "x" * length, prefixed=True) for length in (1, 3, 3, 40_000)]
+    name = _Name("x" * 32_000)
+
+    assert [len(one.name) for one in AclTable(rules).covering(TOPIC, name)] == [1, 3]
+    assert name.prefixes == 2
