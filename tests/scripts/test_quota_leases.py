@@ -210,11 +210,24 @@ async def test_many_client_ids_are_bounded(fleet: Brokers, monkeypatch: pytest.M
     [broker] = one.brokers
 
     for n in range(100):
+        broker.of_client("default", "User:alice", f"app-{n}")
         broker.of_client("default", "User:alice", f"app-{n}" + "x" * 30_000)
 
     assert len(broker._limits) <= 10
     assert len(broker._buckets) <= 10
     assert all(len(key) < 400 for key in broker._buckets)
+
+
+async def test_limits_of_long_client_ids_are_not_remembered(fleet: Brokers) -> None:
+    """A client id may have 32 kB."""
+    one = fleet(1)
+    await one.set(Quota.PRODUCE, RATE, Entity.of({"client-id": None}))
+    [broker] = one.brokers
+
+    first, second = (broker.of_client("default", "User:alice", "c" * 30_000) for _ in range(2))
+
+    assert first.produce == second.produce
+    assert not broker._limits
 
 
 async def test_debt_survives_many_client_ids(fleet: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,8 @@ may be many."""
 _BATCH: Final = 100
 """Buckets of one script, which takes about 1 ms then."""
 _NAME_BYTES_MAX: Final = 200
-"""Longer names of buckets are shortened to a digest: a client id may have 32 kB."""
+"""Longer names of buckets are shortened to a digest, and limits of longer client ids are not remembered: a client id
+may have 32 kB."""
 
 BURST_S: Final = {
     Quota.PRODUCE: 1.0,
@@ -118,7 +119,9 @@ class QuotaLeases:
             for quota in (Quota.PRODUCE, Quota.FETCH, Quota.REQUEST, Quota.MUTATION)
         )
         limited = produce or fetch or request or mutation
-        limits = self._limits[client] = ClientLimits(produce, fetch, request, mutation) if limited else None
+        limits = ClientLimits(produce, fetch, request, mutation) if limited else None
+        if len(client_id) <= _NAME_BYTES_MAX:
+            self._limits[client] = limits
         return limits
 
     def _buckets_of(self, quota: Quota, limits: Iterable[Limit]) -> list[Bucket]:

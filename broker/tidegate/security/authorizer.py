@@ -10,7 +10,9 @@ from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 
 REMEMBERED_MAX: Final = 50_000
-"""Decisions that are remembered until the rules change; about 200 bytes each."""
+"""Decisions that are remembered until the rules change; about 200 bytes each, without the name."""
+REMEMBERED_NAME_MAX: Final = 249
+"""Decisions on longer names are made each time: clients choose names of groups, which may have 32 kB."""
 
 
 class Requester(NamedTuple):
@@ -55,7 +57,9 @@ class Authorizer:
         remembered, asked = self._remembered, (requester, operation, resource_type, name)
         allowed = remembered.get(asked)
         if allowed is None:
-            allowed = remembered[asked] = self.decide(requester, operation, resource_type, name).allowed
+            allowed = self.decide(requester, operation, resource_type, name).allowed
+            if len(name) <= REMEMBERED_NAME_MAX:
+                remembered[asked] = allowed
         return allowed
 
     def decide(
