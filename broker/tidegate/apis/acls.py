@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.errors import InvalidRequest
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -20,7 +23,7 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.security.acls import AclBinding, AclFilter, Operation, PatternType, Permission, ResourceType
 from tidegate.security.errors import SecurityDisabled
-from tidegate.security.rules import AccessRules
+from tidegate.security.rules import RULES_MAX, AccessRules
 
 if TYPE_CHECKING:
     from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 _NONE: Final = ErrorCode.none
 CHANGES_MAX: Final = 1_000
 """Rules or filters of one request."""
+MATCHES_MAX: Final = RULES_MAX
+"""Rules that the filters of one DeleteAcls request select together: one filter may select all."""
 
 
 @api(ApiKey.DESCRIBE_ACLS, first=1, last=3, answers_large=True, safe_late=True, error=at_top(resources=()))
@@ -42,27 +47,19 @@ async def describe_acls(call: Call, request: DescribeAclsRequest) -> Any:
         raise InvalidRequest(reason)
     await rules.refresh()
     found: dict[tuple[ResourceType, str, PatternType], list[AclBinding]] = defaultdict(list)
-    for rule in rules.table(call.org).rules:
+    async for rule in in_slices(rules.table(call.org).rules):
         if selector.matches(rule):
             found[rule.resource_type, rule.name, rule.pattern_type].append(rule)
-    resources = tuple(
+    resources = [
         Fields(
             resource_type=kind.value,
             resource_name=name,
             pattern_type=pattern.value,
-            acls=tuple(
-                Fields(
-                    principal=rule.principal,
-                    host=rule.host,
-                    operation=rule.operation.value,
-                    permission_type=rule.permission.value,
-                )
-                for rule in of_resource
-            ),
+            acls=tuple([_described(rule) async for rule in in_slices(of_resource)]),
         )
-        for (kind, name, pattern), of_resource in found.items()
-    )
-    return Fields(throttle_time=NO_TIME, error_code=_NONE, error_message=None, resources=resources)
+        async for (kind, name, pattern), of_resource in in_slices(found.items())
+    ]
+    return Fields(throttle_time=NO_TIME, error_code=_NONE, error_message=None, resources=tuple(resources))
 
 
 @api(ApiKey.CREATE_ACLS, first=1, last=3, confirmed=True, error=error_responses.create_acls)
@@ -84,7 +81,7 @@ async def create_acls(call: Call, request: CreateAclsRequest) -> Any:
     )
 
 
-@api(ApiKey.DELETE_ACLS, first=1, last=3, confirmed=True, error=error_responses.delete_acls)
+@api(ApiKey.DELETE_ACLS, first=1, last=3, answers_large=True, confirmed=True, error=error_responses.delete_acls)
 async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
     """Remove the rules that filters select, in one step, and return them filter by filter."""
     rules = _rules(call)
@@ -92,18 +89,36 @@ async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
     selectors = [_filter(one) for one in request.filters]
     reasons = [selector.reason_invalid() for selector in selectors]
     valid = [selector for selector, reason in zip(selectors, reasons, strict=True) if reason is None]
-    removed = iter(await rules.remove(call.org, valid, call.client.principal))
+    await rules.refresh()
+    selected = await _selected(valid, rules.table(call.org).rules)
+    removed = list(dict.fromkeys(chain.from_iterable(selected)))
+    if removed:
+        await rules.remove(call.org, removed, call.client.principal)
+    matches = iter(selected)
     results = []
     for reason in reasons:
-        matching = [] if reason is not None else next(removed)
+        matching = [] if reason is not None else next(matches)
         results.append(
             Fields(
                 error_code=_NONE if reason is None else ErrorCode.invalid_request,
                 error_message=reason,
-                matching_acls=tuple(map(_removed, matching)),
+                matching_acls=tuple([_removed(rule) async for rule in in_slices(matching)]),
             )
         )
     return Fields(throttle_time=NO_TIME, filter_results=tuple(results))
+
+
+async def _selected(filters: Sequence[AclFilter], rules: Iterable[AclBinding]) -> list[list[AclBinding]]:
+    """The rules that each filter selects. Raises InvalidRequest above MATCHES_MAX of them."""
+    found: list[list[AclBinding]] = [[] for _ in filters]
+    count = 0
+    async for (selector, matching), rule in in_slices(product(zip(filters, found, strict=True), rules)):
+        if selector.matches(rule):
+            matching.append(rule)
+            count += 1
+            if count > MATCHES_MAX:
+                raise InvalidRequest(f"the filters select more than {MATCHES_MAX} rules together; name fewer at once")
+    return found
 
 
 def _rules(call: Call) -> AccessRules:
@@ -150,6 +165,15 @@ def _filter(asked: Any) -> AclFilter:
         asked.host_filter,
         _kind(Operation, asked.operation),
         _kind(Permission, asked.permission_type),
+    )
+
+
+def _described(rule: AclBinding) -> Any:
+    return Fields(
+        principal=rule.principal,
+        host=rule.host,
+        operation=rule.operation.value,
+        permission_type=rule.permission.value,
     )
 
 

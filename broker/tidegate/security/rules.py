@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from tidegate.errors import StoreUnavailable
-from tidegate.security.acls import AclBinding, AclFilter, AclTable
+from tidegate.security.acls import AclBinding, AclTable
 from tidegate.settings import Settings
 from tidegate.store.change_follower import VersionedCopy
 from tidegate.store.keys import ClusterKeys
@@ -83,14 +83,9 @@ class AccessRules:
         """Add rules; those that exist stay. Raises PolicyViolation above RULES_MAX, StoreUnavailable."""
         await self._change(org, rules, (), author)
 
-    async def remove(self, org: str, filters: Sequence[AclFilter], author: str) -> list[list[AclBinding]]:
-        """Remove the rules that each filter selects; returns them, filter by filter. Raises StoreUnavailable."""
-        await self.refresh()
-        selected = [[rule for rule in self.table(org).rules if one.matches(rule)] for one in filters]
-        removed = list(dict.fromkeys(rule for rules in selected for rule in rules))
-        if removed:
-            await self._change(org, (), removed, author)
-        return selected
+    async def remove(self, org: str, rules: Sequence[AclBinding], author: str) -> None:
+        """Remove rules in one step; others may have removed some before. Raises StoreUnavailable."""
+        await self._change(org, (), rules, author)
 
     async def _change(self, org: str, added: Sequence[AclBinding], removed: Sequence[AclBinding], author: str) -> None:
         keys, args = change_arguments(self._keys, org, added, removed, author)
