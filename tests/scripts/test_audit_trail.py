@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +19,8 @@ from tidegate.apis import registry
 from tidegate.apis.call import Client
 from tidegate.audit import trail as trail_module
 from tidegate.audit.trail import AuditTrail
-from tidegate.errors import StoreUnavailable
+from tidegate.errors import ClusterAuthorizationFailed, StoreUnavailable
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.server.audited_requests import CHANGES, Auditing, codes_of
 from tidegate.settings import Settings
@@ -119,6 +122,78 @@ async def test_equal_denials_are_one_event_with_a_count(store: Store) -> None:
     assert (event["count"], event["status_detail"]) == (1_000, "TOPIC_AUTHORIZATION_FAILED")
     assert event["actor"]["user"]["name"] == "User:mallory"
     assert context.audit is None
+
+
+@pytest.mark.parametrize(
+    ("key", "asked"),
+    [
+        (ApiKey.DELETE_TOPICS, {"topics": ()}),
+        (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, {"deletions": (), "upsertions": ()}),
+    ],
+)
+async def test_equal_denials_of_changes_are_one_event_with_a_count(store: Store, key: ApiKey, asked: Any) -> None:
+    """Who may do nothing must not fill the trail with refusals."""
+    trail = opened(store, audit_stream_bytes=1 << 20)
+
+    async def refuse(call: Any, asked: Any) -> Any:
+        raise ClusterAuthorizationFailed
+
+    api = dataclasses.replace(registry.load_all()[key], handler=refuse)
+    handler = Auditing(trail).audited({key: api})[key].handler
+    client = Client(1, "192.0.2.7", 1, principal="User:mallory")
+    for number in range(1_000):
+        named = {name: (Fields(name=f"name-{number}"),) for name in asked}
+        with pytest.raises(ClusterAuthorizationFailed):
+            await handler(SimpleNamespace(client=client, client_id="app", api_key=key), Fields(**named))
+    await trail.flush()
+
+    [event] = await stream(store)
+    assert (event["count"], event["status_detail"]) == (1_000, "CLUSTER_AUTHORIZATION_FAILED")
+
+
+@pytest.mark.parametrize("codes", [(), (ErrorCode.unknown_topic_id,)])
+async def test_requests_that_change_nothing_are_one_event_with_a_count(
+    store: Store, codes: tuple[ErrorCode, ...]
+) -> None:
+    """Without names, or with topic ids that do not exist, a request needs no right."""
+    trail = opened(store, audit_stream_bytes=1 << 20)
+
+    async def answer(call: Any, asked: Any) -> Any:
+        return Fields(responses=tuple(Fields(error_code=code) for code in codes))
+
+    key = ApiKey.DELETE_TOPICS
+    api = dataclasses.replace(registry.load_all()[key], handler=answer)
+    handler = Auditing(trail).audited({key: api})[key].handler
+    client = Client(1, "192.0.2.7", 1, principal="User:mallory")
+    for _ in range(1_000):
+        call: Any = SimpleNamespace(client=client, client_id="app", api_key=key)
+        await handler(call, Fields(topics=()))
+    await trail.flush()
+
+    [event] = await stream(store)
+    assert event["count"] == 1_000
+
+
+async def test_change_denied_in_part_is_an_event_of_its_own(store: Store) -> None:
+    """The other part has changed something."""
+    trail = opened(store, audit_stream_bytes=1 << 20)
+    codes = (ErrorCode.none, ErrorCode.topic_authorization_failed)
+
+    async def answer(call: Any, asked: Any) -> Any:
+        return Fields(responses=tuple(Fields(error_code=code) for code in codes))
+
+    key = ApiKey.DELETE_TOPICS
+    api = dataclasses.replace(registry.load_all()[key], handler=answer)
+    handler = Auditing(trail).audited({key: api})[key].handler
+    client = Client(1, "192.0.2.7", 1, principal="User:mallory")
+    for name in ("a", "b"):
+        call: Any = SimpleNamespace(client=client, client_id="app", api_key=key)
+        await handler(call, Fields(topics=(Fields(name=name),)))
+    await trail.flush()
+
+    assert [event["resources"] for event in await stream(store)] == [
+        [{"type": "topic", "name": name}] for name in ("a", "b")
+    ]
 
 
 async def test_changes_are_noted_with_their_outcome(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

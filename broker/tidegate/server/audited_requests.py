@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -42,6 +43,8 @@ DENIALS: Final = frozenset(
         ErrorCode.delegation_token_authorization_failed,
     }
 )  # fmt: skip
+_UNCHANGED: Final = DENIALS | {ErrorCode.unknown_topic_id}
+"""Answers that clients without any right get to requests for changes at any rate, besides those that name nothing."""
 _LISTS: Final = {
     "topics": "topic", "groups": "group", "groups_names": "group", "resources": "config", "creations": "acl",
     "filters": "acl", "entries": "quota", "group_id": "group", "markers": "producer",
@@ -80,14 +83,13 @@ class Auditing:
 
     def _note(self, api: Api, call: Call, request: Any, codes: list[ErrorCode]) -> None:
         failed = dict.fromkeys(code.name.upper() for code in codes if code is not ErrorCode.none)
-        error, origin = ",".join(failed) or None, origin_of(call.client, call.client_id)
-        if api.key != ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
-            self._trail.note(ocsf.api_activity(origin, api.name, CHANGES[api.key], resources_of(request), error))
-            return
-        for name in dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions)):
-            deleted = all(one.name != name for one in request.upsertions)
-            activity = AccountActivity.DELETE if deleted else AccountActivity.PASSWORD_CHANGE
-            self._trail.note(ocsf.account_change(origin, name, activity, error))
+        error, client = ",".join(failed) or None, call.client
+        key = (client.principal, client.org, client.host, api.key, frozenset(codes))
+        for event in _events(api, origin_of(client, call.client_id), request, error):
+            if _UNCHANGED.issuperset(codes):
+                self._trail.note_repeatable(key, event)
+            else:
+                self._trail.note(event())
 
     def denied(self, call: Call, codes: Iterable[ErrorCode]) -> None:
         """A request was denied, in whole or in part. Those of administrators are noted with their outcome."""
@@ -102,6 +104,17 @@ class Auditing:
                     origin_of(client, call.client_id), api, Activity.READ, (), code.name.upper()
                 ),
             )
+
+
+def _events(api: Api, origin: Origin, request: Any, error: str | None) -> Iterator[Callable[[], Mapping[str, Any]]]:
+    """What makes the events of a request for changes: one, or one for each account."""
+    if api.key != ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+        yield lambda: ocsf.api_activity(origin, api.name, CHANGES[api.key], resources_of(request), error)
+        return
+    changed = {one.name for one in request.upsertions}
+    for name in dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions)):
+        activity = AccountActivity.PASSWORD_CHANGE if name in changed else AccountActivity.DELETE
+        yield partial(ocsf.account_change, origin, name, activity, error)
 
 
 def _changes(api_key: int) -> bool:
