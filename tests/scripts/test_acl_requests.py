@@ -14,6 +14,7 @@ from tests.support.whole_broker import request
 from tidegate.apis import acls as acls_module
 from tidegate.apis import slices
 from tidegate.apis.call import BrokerContext
+from tidegate.errors import MESSAGE_LENGTH_MAX
 from tidegate.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from tidegate.security.rules import AccessRules
 from tidegate.security.security import Security
@@ -81,3 +82,27 @@ async def test_delete_acls_beyond_the_matches_removes_nothing(
 
     assert [len(one.matching_acls) for one in removed.filter_results] == [10, 10]
     assert not rules_of(context).table("default").rules
+
+
+async def test_create_acls_shortens_the_reason_of_a_refused_rule(context: BrokerContext) -> None:
+    """The others are added, and the answer is one that can be written."""
+    kinds = {"kind": "AclCreation", "resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
+    rest = {"operation": 3, "permission_type": 3}
+    creations = [{**kinds, "resource_name": "orders", "host": host, **rest} for host in ("*", "\x01" * 32_760)]
+
+    answer = await ask(context, request(30, 1, creations=creations))
+
+    assert [one.error_code for one in answer.results] == [ErrorCode.none, ErrorCode.invalid_request]
+    assert len(answer.results[1].error_message) == MESSAGE_LENGTH_MAX
+    assert len(rules_of(context).table("default").rules) == 1
+
+
+async def test_describe_users_shortens_the_message_about_a_name(context: BrokerContext) -> None:
+    users = [{"kind": "UserName", "name": name} for name in ("\x01" * 32_760, "twice", "twice")]
+
+    answer = await ask(context, request(50, 0, users=users))
+
+    assert [(one.error_code, len(one.error_message)) for one in answer.results] == [
+        (ErrorCode.resource_not_found, MESSAGE_LENGTH_MAX),
+        (ErrorCode.duplicate_resource, len("user 'twice' is named more than once")),
+    ]

@@ -68,17 +68,10 @@ async def create_acls(call: Call, request: CreateAclsRequest) -> Any:
     rules = _rules(call)
     _check_count(len(request.creations))
     wanted = [_binding(one) for one in request.creations]
-    reasons = [rule.reason_not_creatable() for rule in wanted]
-    await rules.add(
-        call.org, [rule for rule, reason in zip(wanted, reasons, strict=True) if reason is None], call.client.principal
-    )
-    return Fields(
-        throttle_time=NO_TIME,
-        results=tuple(
-            Fields(error_code=_NONE if reason is None else ErrorCode.invalid_request, error_message=reason)
-            for reason in reasons
-        ),
-    )
+    refusals = [_refusal(rule.reason_not_creatable()) for rule in wanted]
+    added = [rule for rule, refusal in zip(wanted, refusals, strict=True) if refusal is None]
+    await rules.add(call.org, added, call.client.principal)
+    return Fields(throttle_time=NO_TIME, results=tuple(Fields(**_outcome(refusal)) for refusal in refusals))
 
 
 @api(ApiKey.DELETE_ACLS, first=1, last=3, answers_large=True, confirmed=True, error=error_responses.delete_acls)
@@ -87,8 +80,8 @@ async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
     rules = _rules(call)
     _check_count(len(request.filters))
     selectors = [_filter(one) for one in request.filters]
-    reasons = [selector.reason_invalid() for selector in selectors]
-    valid = [selector for selector, reason in zip(selectors, reasons, strict=True) if reason is None]
+    refusals = [_refusal(selector.reason_invalid()) for selector in selectors]
+    valid = [selector for selector, refusal in zip(selectors, refusals, strict=True) if refusal is None]
     await rules.refresh()
     selected = await _selected(valid, rules.table(call.org).rules)
     removed = list(dict.fromkeys(chain.from_iterable(selected)))
@@ -96,15 +89,10 @@ async def delete_acls(call: Call, request: DeleteAclsRequest) -> Any:
         await rules.remove(call.org, removed, call.client.principal)
     matches = iter(selected)
     results = []
-    for reason in reasons:
-        matching = [] if reason is not None else next(matches)
-        results.append(
-            Fields(
-                error_code=_NONE if reason is None else ErrorCode.invalid_request,
-                error_message=reason,
-                matching_acls=tuple([_removed(rule) async for rule in in_slices(matching)]),
-            )
-        )
+    for refusal in refusals:
+        matching = [] if refusal is not None else next(matches)
+        removals = tuple([_removed(rule) async for rule in in_slices(matching)])
+        results.append(Fields(**_outcome(refusal), matching_acls=removals))
     return Fields(throttle_time=NO_TIME, filter_results=tuple(results))
 
 
@@ -119,6 +107,16 @@ async def _selected(filters: Sequence[AclFilter], rules: Iterable[AclBinding]) -
             if count > MATCHES_MAX:
                 raise InvalidRequest(f"the filters select more than {MATCHES_MAX} rules together; name fewer at once")
     return found
+
+
+def _refusal(reason: str | None) -> InvalidRequest | None:
+    return None if reason is None else InvalidRequest(reason)
+
+
+def _outcome(refusal: InvalidRequest | None) -> dict[str, Any]:
+    if refusal is None:
+        return {"error_code": _NONE, "error_message": None}
+    return {"error_code": refusal.code, "error_message": refusal.message}
 
 
 def _rules(call: Call) -> AccessRules:

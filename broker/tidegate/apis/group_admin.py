@@ -135,7 +135,8 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
 def _absent(group_id: GroupId, version: int) -> DescribedGroup:
     if version < 6:
         return _undescribed(group_id, ErrorCode.none, "Dead", None)
-    return _undescribed(group_id, ErrorCode.group_id_not_found, "Dead", f"Group {group_id} not found.")
+    error = GroupIdNotFound(f"Group {group_id} not found.")
+    return _undescribed(group_id, error.code, "Dead", error.message)
 
 
 def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | None) -> DescribedGroup:

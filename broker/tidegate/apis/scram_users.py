@@ -46,11 +46,12 @@ async def describe_user_scram_credentials(call: Call, request: DescribeUserScram
     results = []
     for name, times in Counter(names or list(listed)).items():
         user = listed.get(name)
-        code, message = ErrorCode.none, None
+        error: KafkaError | None = None
         if times > 1:
-            code, message = ErrorCode.duplicate_resource, f"user {name!r} is named more than once"
+            error = DuplicateResource(f"user {name!r} is named more than once")
         elif user is None:
-            code, message = ErrorCode.resource_not_found, f"no SCRAM credential of user {name!r}"
+            error = ResourceNotFound(f"no SCRAM credential of user {name!r}")
+        code, message = (ErrorCode.none, None) if error is None else (error.code, error.message)
         credentials = user.credentials if user is not None and times == 1 else {}
         infos = tuple(
             Fields(mechanism=_CODES[mechanism], iterations=one.iterations)
