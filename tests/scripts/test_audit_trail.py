@@ -228,13 +228,12 @@ def test_every_changing_api_is_served_by_a_task() -> None:
     assert all(not served[key].inline for key in CHANGES)
 
 
-def test_error_codes_are_found_at_every_depth() -> None:
-
+async def test_error_codes_are_found_at_every_depth() -> None:
     deep = Fields(
         error_code=ErrorCode.none, topics=(Fields(partitions=(Fields(error_code=ErrorCode.invalid_request),)),)
     )
 
-    assert list(codes_of(deep)) == [ErrorCode.none, ErrorCode.invalid_request]
+    assert await codes_of(deep) == [ErrorCode.none, ErrorCode.invalid_request]
 
 
 def test_settings_have_no_audit_by_default() -> None:

@@ -75,14 +75,19 @@ def api_activity(
     resources: Sequence[tuple[str, str]],
     error: str | None = None,
     service: str = "kafka",
+    left_out: int = 0,
 ) -> dict[str, Any]:
-    """An API was called, for resources of (type, name); `error` is Kafka's name of a code, or a sentence."""
+    """An API was called, for resources of (type, name), and as many more as are left out.
+
+    `error` is Kafka's name of a code, or a sentence.
+    """
     named = [{"type": kind, "name": _cut(name)} for kind, name in resources[:RESOURCES_MAX]]
     event = _event(6003, activity, activity.name.capitalize(), origin, error)
     response = {"code": 0} if error is None else {"code": 1, "error": error}
     api: dict[str, Any] = {"operation": operation, "service": {"name": service}, "response": response}
-    if len(resources) > RESOURCES_MAX:
-        event["unmapped"] = {"resources_left_out": len(resources) - RESOURCES_MAX}
+    left_out += max(len(resources) - RESOURCES_MAX, 0)
+    if left_out:
+        event["unmapped"] = {"resources_left_out": left_out}
     return event | {"api": api, "resources": named}
 
 

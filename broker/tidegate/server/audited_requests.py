@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -12,12 +12,15 @@ from kio.serial import entity_reader
 
 from tidegate.apis.call import Call, Client
 from tidegate.apis.registry import Api
+from tidegate.apis.slices import in_slices
 from tidegate.audit import ocsf
-from tidegate.audit.ocsf import AccountActivity, Activity, Origin
+from tidegate.audit.ocsf import RESOURCES_MAX, AccountActivity, Activity, Origin
 from tidegate.audit.trail import AuditTrail
 from tidegate.errors import KafkaError
+from tidegate.log.offload import DECODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.server.dispatch import LARGE_BYTES
 
 CHANGES: Final = {
     ApiKey.CREATE_TOPICS: Activity.CREATE,
@@ -74,18 +77,18 @@ class Auditing:
             try:
                 answer = await handler(call, request)
             except KafkaError as error:
-                self._note(api, call, request, [error.code])
+                await self._note(api, call, request, [error.code])
                 raise
-            self._note(api, call, request, list(codes_of(_decoded(api, call, answer))))
+            await self._note(api, call, request, await codes_of(await _decoded(api, call, answer)))
             return answer
 
         return dataclasses.replace(api, handler=handle)
 
-    def _note(self, api: Api, call: Call, request: Any, codes: list[ErrorCode]) -> None:
-        failed = dict.fromkeys(code.name.upper() for code in codes if code is not ErrorCode.none)
+    async def _note(self, api: Api, call: Call, request: Any, codes: Sequence[ErrorCode]) -> None:
+        failed = [code.name.upper() for code in codes if code is not ErrorCode.none]
         error, client = ",".join(failed) or None, call.client
         key = (client.principal, client.org, client.host, api.key, frozenset(codes))
-        for event in _events(api, origin_of(client, call.client_id), request, error):
+        async for event in in_slices(_events(api, origin_of(client, call.client_id), request, error)):
             if _UNCHANGED.issuperset(codes):
                 self._trail.note_repeatable(key, event)
             else:
@@ -109,7 +112,9 @@ class Auditing:
 def _events(api: Api, origin: Origin, request: Any, error: str | None) -> Iterator[Callable[[], Mapping[str, Any]]]:
     """What makes the events of a request for changes: one, or one for each account."""
     if api.key != ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
-        yield lambda: ocsf.api_activity(origin, api.name, CHANGES[api.key], resources_of(request), error)
+        named, left_out = resources_of(request)
+        change = CHANGES[api.key]
+        yield lambda: ocsf.api_activity(origin, api.name, change, named, error, left_out=left_out)
         return
     changed = {one.name for one in request.upsertions}
     for name in dict.fromkeys(one.name for one in (*request.deletions, *request.upsertions)):
@@ -121,23 +126,32 @@ def _changes(api_key: int) -> bool:
     return api_key in CHANGES or api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS
 
 
-def _decoded(api: Api, call: Call, answer: Any) -> Any:
+async def _decoded(api: Api, call: Call, answer: Any) -> Any:
     if not isinstance(answer, bytes):
         return answer
-    return entity_reader(codec.response_class(api.key, call.version))(answer, 0)[0]
+    read = entity_reader(codec.response_class(api.key, call.version))
+    return (await DECODED.run(read, answer, 0) if len(answer) > LARGE_BYTES else read(answer, 0))[0]
 
 
-def codes_of(answer: Any, depth: int = 3) -> Iterable[ErrorCode]:
-    """Every error code of an answer, or NONE."""
-    code = getattr(answer, "error_code", None)
-    if code is not None:
-        yield ErrorCode(code)
+async def codes_of(answer: Any) -> list[ErrorCode]:
+    """The error codes of an answer, NONE among them, each once; in slices."""
+    codes: dict[ErrorCode, None] = {}
+    async for one in in_slices(_elements(answer, depth=3)):
+        code = getattr(one, "error_code", None)
+        if code is not None:
+            codes[ErrorCode(code)] = None
+    return list(codes)
+
+
+def _elements(answer: Any, depth: int) -> Iterator[Any]:
+    """An object, and those in its tuples."""
+    yield answer
     if depth:
         for name in _fields(answer):
             value = getattr(answer, name, None)
             if isinstance(value, tuple):
                 for one in value:
-                    yield from codes_of(one, depth - 1)
+                    yield from _elements(one, depth - 1)
 
 
 def _fields(answer: Any) -> Iterable[str]:
@@ -146,14 +160,16 @@ def _fields(answer: Any) -> Iterable[str]:
     return list(getattr(answer, "__dict__", ()))
 
 
-def resources_of(request: Any) -> list[tuple[str, str]]:
-    """The type and name of what a request is about."""
-    found = []
+def resources_of(request: Any) -> tuple[list[tuple[str, str]], int]:
+    """The type and name of what a request is about, at most `RESOURCES_MAX`, and how many are left out."""
+    named: list[tuple[str, str]] = []
+    count = 0
     for field, kind in _LISTS.items():
-        value = getattr(request, field, ())
-        for one in (value,) if isinstance(value, str) else value or ():
-            found.append((kind, one if isinstance(one, str) else _name(one)))
-    return found
+        value = getattr(request, field, None) or ()
+        values = (value,) if isinstance(value, str) else value
+        count += len(values)
+        named += [(kind, one if isinstance(one, str) else _name(one)) for one in values[: RESOURCES_MAX - len(named)]]
+    return named, count - len(named)
 
 
 def _name(one: Any) -> str:
