@@ -17,7 +17,6 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import StoreUnavailable
-from tidegate.store.info import info_fields
 from tidegate.store.link import Arg, Link
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure
@@ -137,7 +136,7 @@ class FailoverEpochs:
     def _on_replication_ids(self, node: Node, lane: Link, connection: int, reply: Any) -> None:
         if self._closed or connection != lane.failover_epoch or not lane.connected:
             return
-        facts = info_fields(reply)
+        facts = _parse_info(reply)
         replid = facts.get("master_replid", "") if facts.get("role") == "master" else ""
         if replid and self._replication_ids.get(node) == replid:
             return
@@ -201,3 +200,10 @@ class FailoverEpochs:
         found = any(self._is_known(node) for node in self._store.nodes if node not in known)
         if self._on_assigned is not None and (changed or found):
             self._on_assigned(number)
+
+
+def _parse_info(reply: Any) -> dict[str, str]:
+    if not isinstance(reply, bytes | str):
+        return {}
+    text = reply.decode() if isinstance(reply, bytes) else reply
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -1,8 +1,8 @@
 """Find the primary: the server that `redis_url` names, or the one that its sentinels name.
 
-Every connection attempt queries all sentinels and uses the answer of the one with the latest fail-over. The server must
-then confirm that it is a primary, and so must the one that `redis_url` names. A primary that sentinels demote closes
-its connections to clients, but a partitioned one does not notice, so the sentinels are also queried once a second.
+Every connection attempt queries all sentinels and uses the answer of the one with the latest fail-over; the server
+must then confirm that it is a primary. A demoted primary closes its clients' connections, but a partitioned one does
+not notice, so the sentinels are also queried once a second.
 """
 
 from __future__ import annotations
