@@ -22,7 +22,7 @@ from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
 from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.errors import UsageError
-from tidegate_pipeline.redis_access import with_whole_entries
+from tidegate_pipeline.redis_access import replids, with_whole_entries
 from tidegate_pipeline.replay.sink import ReplayWriter, plan_of
 from tidegate_pipeline.sources import reads, starting
 from tidegate_pipeline.sources.access import Access
@@ -123,7 +123,7 @@ def test_outcome_below_the_log_start_is_unknown(
     shape = Shape(1 << 20, 1 << 16, "zstd")
     archive = ArchiveFolder.open(str(tmp_path))
     segments = [write_segment(archive, one, shape) for one in slice_segments(rows, "default", 1 << 20)]
-    ArchiveIndex(client, topic.keys()).publish(Archiver(1, "test"), segments)
+    ArchiveIndex(client, topic.keys()).publish(Archiver(1, "test"), segments, replids(client))
     end = topic.append(batch_bytes(1))
     topic.raise_log_start(end - 1)
 

@@ -12,6 +12,7 @@ from tests.support.segments import batches_from, write_segment
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tidegate_pipeline.archive.index import ArchiveIndex, Archiver
 from tidegate_pipeline.decode import schema
+from tidegate_pipeline.redis_access import replids
 from tidegate_pipeline.sources.access import Access
 from tidegate_pipeline.sources.options import parse_options
 from tidegate_pipeline.sources.planning import PlannedRange, name_of
@@ -49,4 +50,4 @@ def archive_up_to(client: Any, root: Any, topic: WrittenTopic, counts: list[int]
         for batch in batches_from(base, [count], timestamp=TIMESTAMP_MS + base)
     ]
     segment = write_segment(root, batches, topic=names, row_group_batches=2)
-    return ArchiveIndex(client, topic.keys()).publish(Archiver(1, "test"), [segment]).end
+    return ArchiveIndex(client, topic.keys()).publish(Archiver(1, "test"), [segment], replids(client)).end
