@@ -25,17 +25,7 @@ REST_S: Final = (0.2, 1.5)
 TOGETHER: Final = 0.4
 """How often the next fault begins while one is on."""
 CLOCK_STEPS_S: Final = (-120, -30, 30, 120, 8 * 86_400)
-RESTORED: Final = (
-    "meta",
-    "times",
-    "producers",
-    "topics",
-    "topic-names",
-    "protocols",
-    "sessions",
-    "groups",
-    "deadlines",
-)
+RESTORED: Final = ("meta", "times", "producers", "protocols", "sessions", "groups", "deadlines")
 """Kinds of keys that brokers restore from others when one is deleted."""
 _REDIS: Final = "redis"
 
