@@ -50,10 +50,10 @@ def tune(sock: socket.socket) -> None:
 class Wanted:
     """Bytes that a large request waits for; `reserved` is called when they are reserved."""
 
-    __slots__ = ("host", "reserved", "size")
+    __slots__ = ("reserved", "size")
 
-    def __init__(self, host: str, size: int, reserved: Callable[[], None]) -> None:
-        self.host, self.size, self.reserved = host, size, reserved
+    def __init__(self, size: int, reserved: Callable[[], None]) -> None:
+        self.size, self.reserved = size, reserved
 
 
 class HostBytes:
@@ -136,7 +136,7 @@ class RequestBytes:
         of_host = self._hosts.setdefault(host, HostBytes())
         if receiver in self._waiting or receiver in of_host.waiting:
             return False
-        wanted = Wanted(host, size, reserved)
+        wanted = Wanted(size, reserved)
         if not of_host.takes(receiver, size, self._bytes_max // HOST_SHARE):
             of_host.waiting[receiver] = wanted
             return False
