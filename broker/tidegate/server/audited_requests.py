@@ -88,8 +88,9 @@ class Auditing:
         failed = [code.name.upper() for code in codes if code is not ErrorCode.none]
         error, client = ",".join(failed) or None, call.client
         key = (client.principal, client.org, client.host, api.key, frozenset(codes))
+        unchanged = _UNCHANGED.issuperset(codes)
         async for event in in_slices(_events(api, origin_of(client, call.client_id), request, error)):
-            if _UNCHANGED.issuperset(codes):
+            if unchanged:
                 self._trail.note_repeatable(key, event)
             else:
                 self._trail.note(event())
