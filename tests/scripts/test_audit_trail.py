@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -151,12 +152,8 @@ async def test_equal_denials_of_changes_are_one_event_with_a_count(store: Store,
     assert (event["count"], event["status_detail"]) == (1_000, "CLUSTER_AUTHORIZATION_FAILED")
 
 
-@pytest.mark.parametrize("codes", [(), (ErrorCode.unknown_topic_id,)])
-async def test_requests_that_change_nothing_are_one_event_with_a_count(
-    store: Store, codes: tuple[ErrorCode, ...]
-) -> None:
-    """Without names, or with topic ids that do not exist, a request needs no right."""
-    trail = opened(store, audit_stream_bytes=1 << 20)
+async def delete_topics(trail: AuditTrail, codes: Sequence[ErrorCode], requests: Iterable[Fields]) -> None:
+    """Audit DeleteTopics requests of mallory's, each answered with these codes."""
 
     async def answer(call: Any, asked: Any) -> Any:
         return Fields(responses=tuple(Fields(error_code=code) for code in codes))
@@ -165,10 +162,20 @@ async def test_requests_that_change_nothing_are_one_event_with_a_count(
     api = dataclasses.replace(registry.load_all()[key], handler=answer)
     handler = Auditing(trail).audited({key: api})[key].handler
     client = Client(1, "192.0.2.7", 1, principal="User:mallory")
-    for _ in range(1_000):
+    for asked in requests:
         call: Any = SimpleNamespace(client=client, client_id="app", api_key=key)
-        await handler(call, Fields(topics=()))
+        await handler(call, asked)
     await trail.flush()
+
+
+@pytest.mark.parametrize("codes", [(), (ErrorCode.unknown_topic_id,)])
+async def test_requests_that_change_nothing_are_one_event_with_a_count(
+    store: Store, codes: tuple[ErrorCode, ...]
+) -> None:
+    """Without names, or with topic ids that do not exist, a request needs no right."""
+    trail = opened(store, audit_stream_bytes=1 << 20)
+
+    await delete_topics(trail, codes, [Fields(topics=())] * 1_000)
 
     [event] = await stream(store)
     assert event["count"] == 1_000
@@ -179,17 +186,7 @@ async def test_change_denied_in_part_is_an_event_of_its_own(store: Store) -> Non
     trail = opened(store, audit_stream_bytes=1 << 20)
     codes = (ErrorCode.none, ErrorCode.topic_authorization_failed)
 
-    async def answer(call: Any, asked: Any) -> Any:
-        return Fields(responses=tuple(Fields(error_code=code) for code in codes))
-
-    key = ApiKey.DELETE_TOPICS
-    api = dataclasses.replace(registry.load_all()[key], handler=answer)
-    handler = Auditing(trail).audited({key: api})[key].handler
-    client = Client(1, "192.0.2.7", 1, principal="User:mallory")
-    for name in ("a", "b"):
-        call: Any = SimpleNamespace(client=client, client_id="app", api_key=key)
-        await handler(call, Fields(topics=(Fields(name=name),)))
-    await trail.flush()
+    await delete_topics(trail, codes, [Fields(topics=(Fields(name=name),)) for name in ("a", "b")])
 
     assert [event["resources"] for event in await stream(store)] == [
         [{"type": "topic", "name": name}] for name in ("a", "b")
