@@ -82,8 +82,7 @@ class LagTrend:
         async with self._reading:
             if monotonic() - self._read_s < _FRESH_S:
                 return
-            seconds, micros = await store.read("TIME")
-            now_ms = int(seconds) * 1000 + int(micros) // 1000
+            now_ms = store.clock.now_ms()
             start = f"({self._after.decode()}" if self._after else str(now_ms - SPAN_MS)
             while page := await store.read("XRANGE", store.cluster_keys.lag, start, "+", "COUNT", _PAGE):
                 await asyncio.to_thread(self._take, page)
@@ -146,9 +145,7 @@ async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
     Raises StoreUnavailable.
     """
     found: defaultdict[bytes, _Samples] = defaultdict(_Samples)
-    seconds, micros = await store.read("TIME")
-    start = str(int(seconds) * 1000 + int(micros) // 1000 - SPAN_MS)
-    end, left = "+", SCANNED_MAX
+    start, end, left = str(store.clock.now_ms() - SPAN_MS), "+", SCANNED_MAX
     while left > 0:
         page: list[Entry] = await store.read("XREVRANGE", store.cluster_keys.lag, end, start, "COUNT", _PARTITIONS_PAGE)
         await asyncio.to_thread(_collect, page, ref.encode(), found)
