@@ -83,7 +83,7 @@ class Top(App[None]):
         if self._loading is None or self._loading.is_finished:
             self._loading = self._load()
 
-    @work(group="list")
+    @work
     async def _load(self) -> None:
         try:
             rows = await admin_client.every_group(self._admin, self._org)

@@ -69,7 +69,7 @@ class GroupScreen(Screen[None]):
         if self._loading is None or self._loading.is_finished:
             self._loading = self._load()
 
-    @work(group="one")
+    @work
     async def _load(self) -> None:
         try:
             found = await admin_client.get(self._admin, self._group_id, "", self._org)
