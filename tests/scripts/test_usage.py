@@ -81,6 +81,16 @@ async def test_usage_entry_counts_stored_bytes_of_both_tiers(broker: LogBroker) 
     assert (found[:2], found[-1]) == ([[700, 1_000], [700, 1_000]], [700, 1_500])
 
 
+async def test_usage_entry_counts_stored_bytes_of_format_record(broker: LogBroker) -> None:
+    topic = await broker.catalog.create("default", "r", 1, {"tidegate.format": "record"})
+    log = broker.store.log_keys("default", "r", 0, topic.topic_hex, topic.format).log
+    await broker.store.command("XADD", log, "*", "value", "v" * 20_000)
+    await reports(broker).report()
+
+    [found] = await entries(broker.store)
+    assert found["held"]["default/r"][0] > 20_000
+
+
 async def test_usage_sizes_that_stand_still_are_not_read_each_minute(broker: LogBroker) -> None:
     store, reported = broker.store, reports(broker)
     await broker.create("idle", 50)

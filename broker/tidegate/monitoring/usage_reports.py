@@ -21,6 +21,7 @@ from tidegate.records.segments import Segment
 from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
 from tidegate.store.link import Arg
+from tidegate.store.log_sizes import log_bytes
 from tidegate.store.samples import add_samples
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -142,9 +143,9 @@ class UsageReports:
 
     async def _held_by(self, topic: Topic, name: str, at: int) -> tuple[int, _ArchivedBytes | None]:
         """Bytes of a partition in Redis, and in the archive."""
-        keys = self._store.log_keys(topic.org, topic.name, at, topic.topic_hex)
-        size = await self._store.read("HGET", keys.meta, "bytes")
-        return int(size or 0), await self._read_archived(keys, self._archived.get(name, {}).get(at))
+        keys = self._store.log_keys(topic.org, topic.name, at, topic.topic_hex, topic.format)
+        size = await log_bytes(self._store, keys, topic.format)
+        return size, await self._read_archived(keys, self._archived.get(name, {}).get(at))
 
     async def _read_archived(self, keys: LogKeys, known: _ArchivedBytes | None) -> _ArchivedBytes | None:
         """Bytes of the batches in a partition's segments, if it has some; recounted if the archived range changed."""
