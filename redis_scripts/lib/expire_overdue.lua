@@ -7,17 +7,10 @@
 -- @include lib/tallies
 -- @include lib/add_event
 -- @include lib/remove_member
+-- @include lib/after_removal
 -- @include lib/join_phase
 -- @include lib/rebalance
 -- @include lib/sweep_resumed_at
-local function after_removal(group, cause, member_id, member)
-  if group.state == STATE.STABLE or group.state == STATE.COMPLETING then
-    rebalance.start(group, cause, member_id, member)
-  elseif group.state == STATE.PREPARING then
-    join_phase.complete_if_all_joined(group)
-  end
-end
-
 -- A parked request holds its member's session by a lease; a lease that ended means that its broker is gone.
 local function lose_lease(group, member_id, member)
   if state.is_joined(group, member) then

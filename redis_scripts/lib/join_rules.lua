@@ -6,8 +6,7 @@
 -- @include lib/deadlines
 -- @include lib/add_event
 -- @include lib/remove_member
--- @include lib/rebalance
--- @include lib/join_phase
+-- @include lib/after_removal
 -- @include lib/joins
 -- @include lib/static_member
 local join_rules = {}
@@ -34,11 +33,7 @@ function join_rules.refuse_full(group, member_id, member)
   elseif redis.call("HDEL", group.keys.pending, member_id) == 1 then
     redis.call("ZREM", group.keys.sessions, member_id)
   end
-  if group.state == STATE.PREPARING then
-    join_phase.complete_if_all_joined(group)
-  elseif member then -- the others need its partitions, or a leader
-    rebalance.start(group, "member_evicted", member_id, member)
-  end
+  if member or group.state == STATE.PREPARING then after_removal(group, "member_evicted", member_id, member) end
   return { ERROR.GROUP_MAX_SIZE_REACHED, "" }
 end
 
