@@ -6,7 +6,8 @@ above every offset that Redis still knows, so that no offset is used for two rec
 
 The caller has filled the new stream with everything up to an id. Leader epochs and starts beyond the new end are
 lowered to it; the newest leader epoch remains, so that clients never observe a lower one. A producer snapshot and times
-of entries beyond it are removed, but for transactions aborted below the local start: only the snapshot has them. Each Redis group of the log keeps its position in the new stream, limited to the end.
+of entries beyond it are removed, but for transactions aborted below the local start: only the snapshot has them. Each
+Redis group of the log keeps its position in the new stream, limited to the end.
 
 KEYS[1]  log        stream  replaced
 KEYS[2]  repaired   stream  becomes the log
