@@ -10,21 +10,14 @@ import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
 from tidegate.errors import InvalidRecord
+from tidegate.protocol.primitives import uvarint
 from tidegate.telemetry import metrics_payload
 from tidegate.telemetry.client_metrics import ClientMetrics
 from tidegate.telemetry.metrics_payload import FIELDS_MAX, METRICS_MAX, OTHER, TelemetryTooLarge, decode
 
 
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*encoded, value))
-
-
 def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return uvarint(number << 3 | 2) + uvarint(len(content)) + content
 
 
 def _metric(content: bytes) -> bytes:
