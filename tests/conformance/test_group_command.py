@@ -192,7 +192,8 @@ async def test_explain_ends_with_1_where_something_is_wrong(shell: Shell) -> Non
     )
     assert "Nothing is wrong." in text, "who closed its consumer knows that nobody reads"
 
-    async with AIOKafkaConsumer(bootstrap_servers=shell.cluster.bootstrap, group_id=shell.group) as reader:
+    own_commits = {"group_id": shell.group, "enable_auto_commit": False}  # else closing it commits where it stands
+    async with AIOKafkaConsumer(bootstrap_servers=shell.cluster.bootstrap, **own_commits) as reader:
         reader.assign([TopicPartition(shell.topic, 1)])
         await reader.commit({TopicPartition(shell.topic, 1): 5_000})
     assert "beyond the log's end" in await shell.type("explain", shell.group, code=1)
