@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.support.valkey import ValkeyServer
+from tests.support.waitaof import needs_waitaof
 from tidegate.cluster import clean_shutdown
 from tidegate.cluster.broker_lease import NODE_ID_QUARANTINE_MS, BrokerLease
 from tidegate.cluster.clean_shutdown import BEGIN_SERVING, begin_serving, can_note
@@ -16,7 +17,7 @@ from tidegate.groups.generation_guard import bump_all_generations
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-pytestmark = pytest.mark.one_server
+pytestmark = [pytest.mark.one_server, needs_waitaof]
 
 EPOCH = 7
 Make = Callable[..., BrokerLease]
@@ -34,9 +35,6 @@ async def kept(server: ValkeyServer) -> AsyncIterator[Store]:
     """The store of a server with an append-only file, in failover epoch 7."""
     opened = Store(Settings(redis_url=server.url))
     await opened.start()
-    if not any(await opened.command("COMMAND", "INFO", "WAITAOF")):
-        await opened.close()
-        pytest.skip("this server has no WAITAOF (Redis before 7.2): nothing is noted")
     await opened.command("HSET", opened.cluster_keys.info, "incarnation", EPOCH, "groups_incarnation", EPOCH)
     yield opened
     await opened.close()

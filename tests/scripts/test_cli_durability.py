@@ -15,6 +15,7 @@ from tests.scripts.test_log_stray_entries import STRAY
 from tests.support.logs import TOPIC, append, broker, given_log
 from tests.support.many_servers import cluster
 from tests.support.valkey import ValkeyServer
+from tests.support.waitaof import needs_waitaof
 from tidegate.cli.client.redis_access import connected, durable_change, servers
 from tidegate.cli.failures import DONE, FAILED
 from tidegate.cli.main import command_line
@@ -89,6 +90,7 @@ async def test_repair_without_a_replica_is_not_acknowledged(primary: ValkeyServe
         await store.close()
 
 
+@needs_waitaof
 def test_change_of_every_server_of_redis_cluster_is_proved_at_each() -> None:
     with cluster() as url:
         server = RedisServer(Settings(redis_url=url, durability="fsynced", durability_timeout_ms=1_000))

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.logs import broker
 from tests.support.valkey import ValkeyServer
+from tests.support.waitaof import needs_waitaof
 from tidegate.groups.commits import Commit
 from tidegate.groups.offsets import Offsets, entry_json, offset_field
 from tidegate.log.durability import Durability
@@ -101,6 +102,7 @@ async def test_commit_connection_lost_before_the_proof_answers_coordinator_not_a
         await asyncio.gather(*tasks)
 
 
+@needs_waitaof
 async def test_commit_proved_by_another_server_answers_coordinator_not_available(primary: ValkeyServer) -> None:
     """Sentinels named a new primary; only the connection for proofs was lost, the others still write to the old one."""
     promoted = ValkeyServer(["--appendonly", "yes", "--appendfsync", "always"])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read
 from tests.support.valkey import ValkeyServer
+from tests.support.waitaof import needs_waitaof
 from tidegate.errors import NotEnoughReplicasAfterAppend, OffsetNotAvailable, RequestTimedOut
 from tidegate.log.loading import FENCE_LOG
 from tidegate.log.progress import NOTE_PROGRESS
@@ -105,9 +106,8 @@ async def test_append_behind_an_unproved_one_that_was_lost_is_not_out_of_order(p
         assert known is not None and known.log_end_offset == 3
 
 
+@needs_waitaof
 async def test_fsynced_appends_are_answered_when_they_are_on_disk(primary_store: Store) -> None:
-    if not any(await primary_store.command("COMMAND", "INFO", "WAITAOF")):
-        pytest.skip("this server has no WAITAOF (Redis before 7.2)")
     async with broker(primary_store.settings, durability="fsynced") as logs:
         log = logs.partition(TOPIC, 0)
         assert (await append(log)).base_offset == 0

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from bench.cluster import Cluster, server_binary
+from tests.support.waitaof import has_waitaof
 from tidegate.cluster.acl import acl_rules
 from tidegate.settings import Settings
 from tidegate.store.addresses import Address, Topology
@@ -28,7 +27,6 @@ USER: Final = "by-the-rules"
 _EVERYTHING: Final = Settings(redis_url="redis+sentinel://localhost/main/1", durability="fsynced:1")
 """Each setting that asks for a right more."""
 _TESTS: Final = str(Path(__file__).parent.parent)
-_OF_7_0: Final = re.compile(r"\bv=7\.0")
 
 
 @cache
@@ -37,9 +35,8 @@ def server_options(binary: str) -> tuple[str, ...]:
     if not ON:
         return ()
     rules = acl_rules(_EVERYTHING)
-    reported_text = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10, check=True).stdout
-    if _OF_7_0.search(reported_text):
-        rules.remove("+waitaof")  # Redis 7.0 does not know it
+    if not has_waitaof(binary):
+        rules.remove("+waitaof")
     return ("--user", USER, "on", f">{USER}", *rules, "%R~test:now_ms")  # of tests.support.clock
 
 
