@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tidegate.apis import registry
+from tidegate.apis.call import Client
+from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
+from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.versions import Fields
+from tidegate.security.acls import ResourceType
 from tidegate.server.authorization.access import Access
-from tidegate.server.authorization.filters import FILTERS
+from tidegate.server.authorization.filters import FILTERS, Filter
+from tidegate.server.authorization.guard import Authorization
 from tidegate.server.authorization.rules import RULES
 
 
@@ -42,3 +51,92 @@ def test_topics_are_resolved_where_rights_depend_on_them() -> None:
 @pytest.mark.parametrize(("creates", "may_create"), [(False, True), (True, False)])
 def test_topics_that_are_not_created_are_not_resolved(creates: bool, may_create: bool) -> None:
     assert _unresolved(ApiKey.METADATA, creates=creates, may_create=may_create) == []
+
+
+CLIENT = Client(1, "192.0.2.7", 1, principal="User:mallory")
+_SIZES = [(10, False), (5_000, True)]
+
+
+class _Tasks:
+    """Calls whose rest is run in tasks, and the thread of each `apply`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, key: ApiKey) -> None:
+        self.replies: list[bytes] = []
+        self.threads: list[threading.Thread] = []
+        self.rest: list[asyncio.Task[None]] = []
+        hide = FILTERS[key]
+
+        def apply(access: Access, request: Any, response: Any) -> Any:
+            self.threads.append(threading.current_thread())
+            return hide.apply(access, request, response)
+
+        monkeypatch.setitem(FILTERS, key, Filter(hide.needed, apply))
+
+    def call(self, key: ApiKey, version: int) -> Any:
+        return SimpleNamespace(
+            **dict.fromkeys(("context", "drop", "close", "run_alone", "draining", "mute", "correlation_id")),
+            client=CLIENT, org="default", api_key=key, version=version, client_id="app", start=0, end=50,
+            reply=self.replies.append, answer_later=lambda work, _: self.rest.append(asyncio.create_task(work)),
+        )  # fmt: skip
+
+
+def _guarded(key: ApiKey, handler: Any, *allowed: ResourceType) -> Any:
+    """The guarded handler of a client with every right on these kinds of resources."""
+    catalog: Any = SimpleNamespace(version=0, get=lambda org, name: None, by_id=lambda org, topic_id: None)
+    authorizer: Any = SimpleNamespace(
+        rules=SimpleNamespace(version=0), super_users=(), is_super_user=lambda principal: False,
+        allows=lambda requester, operation, kind, name="": kind in allowed,
+    )  # fmt: skip
+    context: Any = SimpleNamespace(catalog=catalog)
+    api = dataclasses.replace(registry.load_all()[key], handler=handler)
+    return Authorization(context, authorizer, lambda call, codes: None).guarded({key: api})[key].handler
+
+
+def _listed(count: int) -> Any:
+    groups = tuple(Fields(group_id=f"group-{n}", protocol_type="consumer", group_state="Empty") for n in range(count))
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, groups=groups)
+
+
+async def test_filtered_answers_of_tasks_are_written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, key = _Tasks(monkeypatch, ApiKey.LIST_GROUPS), ApiKey.LIST_GROUPS
+
+    async def list_groups(call: Any, request: Any) -> Any:
+        return _listed(100)
+
+    answer = await _guarded(key, list_groups)(tasks.call(key, 4), Fields(states_filter=()))
+
+    assert answer == codec.encode(key, 4, _listed(0))
+    assert tasks.threads and threading.main_thread() not in tasks.threads
+
+
+async def test_answers_of_which_all_is_visible_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, key, listed = _Tasks(monkeypatch, ApiKey.LIST_GROUPS), ApiKey.LIST_GROUPS, _listed(100)
+
+    async def list_groups(call: Any, request: Any) -> Any:
+        return listed
+
+    answer = await _guarded(key, list_groups, ResourceType.CLUSTER)(tasks.call(key, 4), Fields(states_filter=()))
+
+    assert answer is listed
+    assert not tasks.threads
+
+
+@pytest.mark.parametrize(("topics", "in_thread"), _SIZES)
+async def test_filtered_answers_of_inline_handlers_large_ones_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, topics: int, in_thread: bool
+) -> None:
+    """Small ones are answered at once."""
+    tasks, key = _Tasks(monkeypatch, ApiKey.OFFSET_FETCH), ApiKey.OFFSET_FETCH
+
+    def fetched(count: int) -> bytes:
+        found = tuple(Fields(name=f"topic-{n}", partitions=()) for n in range(count))
+        group = Fields(group_id="g", topics=found, error_code=ErrorCode.none)
+        return codec.encode(key, 8, Fields(throttle_time=NO_TIME, groups=(group,)))
+
+    handler = _guarded(key, lambda call, request: call.reply(fetched(topics)), ResourceType.GROUP)
+    handler(tasks.call(key, 8), Fields(groups=(Fields(group_id="g", topics=None),), require_stable=False))
+
+    assert len(tasks.replies) == (not in_thread)
+    await asyncio.gather(*tasks.rest)
+    assert tasks.replies == [fetched(0)]
+    assert [one is not threading.main_thread() for one in tasks.threads] == [in_thread]

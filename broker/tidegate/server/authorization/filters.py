@@ -16,15 +16,13 @@ from tidegate.server.authorization.access import Access
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """`needed(request)`: whether its answer must be looked at; `apply` returns the answer without what is hidden."""
+    """`needed`: whether the answer to a request may have to change; `apply` returns it without what is hidden."""
 
-    needed: Callable[[Any], bool]
+    needed: Callable[[Access, Any], bool]
     apply: Callable[[Access, Any, Any], Any]
 
 
 def _visible_groups(access: Access, request: Any, response: Any) -> Any:
-    if access.cluster(Operation.DESCRIBE):
-        return response
     groups = tuple(group for group in response.groups if access.group(Operation.DESCRIBE, group.group_id))
     return dataclasses.replace(response, groups=groups)
 
@@ -112,22 +110,32 @@ def _created_configs(access: Access, request: Any, response: Any) -> Any:
 
 
 FILTERS: Final[dict[int, Filter]] = {
-    ApiKey.LIST_GROUPS: Filter(lambda request: True, _visible_groups),
-    ApiKey.LIST_TRANSACTIONS: Filter(lambda request: True, _visible_transactions),
-    ApiKey.OFFSET_FETCH: Filter(lambda request: any(one.topics is None for one in request.groups), _visible_offsets),
+    ApiKey.LIST_GROUPS: Filter(lambda access, request: not access.cluster(Operation.DESCRIBE), _visible_groups),
+    ApiKey.LIST_TRANSACTIONS: Filter(lambda access, request: True, _visible_transactions),
+    ApiKey.OFFSET_FETCH: Filter(
+        lambda access, request: any(one.topics is None for one in request.groups), _visible_offsets
+    ),
     ApiKey.METADATA: Filter(
-        lambda request: (
+        lambda access, request: (
             request.include_topic_authorized_operations
             or getattr(request, "include_cluster_authorized_operations", False)
         ),
         _topic_operations,
     ),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Filter(lambda request: True, _partition_operations),
-    ApiKey.CREATE_TOPICS: Filter(lambda request: True, _created_configs),
-    ApiKey.DESCRIBE_GROUPS: Filter(lambda request: request.include_authorized_operations, _group_operations),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
-    ApiKey.SHARE_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
-    ApiKey.STREAMS_GROUP_DESCRIBE: Filter(lambda request: request.include_authorized_operations, _group_operations),
-    ApiKey.DESCRIBE_CLUSTER: Filter(lambda request: request.include_cluster_authorized_operations, _cluster_operations),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Filter(lambda access, request: True, _partition_operations),
+    ApiKey.CREATE_TOPICS: Filter(lambda access, request: True, _created_configs),
+    ApiKey.DESCRIBE_GROUPS: Filter(lambda access, request: request.include_authorized_operations, _group_operations),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Filter(
+        lambda access, request: request.include_authorized_operations, _group_operations
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: Filter(
+        lambda access, request: request.include_authorized_operations, _group_operations
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: Filter(
+        lambda access, request: request.include_authorized_operations, _group_operations
+    ),
+    ApiKey.DESCRIBE_CLUSTER: Filter(
+        lambda access, request: request.include_cluster_authorized_operations, _cluster_operations
+    ),
 }
 """API key -> its filter."""

@@ -20,6 +20,7 @@ from tidegate.apis.metadata import Question
 from tidegate.apis.registry import Api, error_response
 from tidegate.apis.slices import SLICE
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError, from_code
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_responses import fetch_refusal, offset_delete_refusal, offset_fetch_refusal
@@ -28,13 +29,15 @@ from tidegate.protocol.produce_request import read_produce
 from tidegate.protocol.versions import Fields, is_old
 from tidegate.security.authorizer import Authorizer, Requester
 from tidegate.server.authorization.access import Access, Verdict
-from tidegate.server.authorization.filters import FILTERS
+from tidegate.server.authorization.filters import FILTERS, Filter
 from tidegate.server.authorization.rules import RULES, free
 from tidegate.server.authorization.scopes import NAMES_MAX, SCOPES
 from tidegate.server.pending_request import PendingRequest
 
 OnDenied = Callable[[Call, Iterable[ErrorCode]], object]
 """Called from any thread with each request that is denied, in whole or in part."""
+JOINED_BYTES_MAX: Final = 8 << 10
+"""Request and answer of an inline handler that are joined on the event loop, which takes up to 5 ms."""
 _LISTS: Final = frozenset(
     {"coordinators", "groups", "resources", "responses", "results", "topics", "transaction_states"}
 )
@@ -88,7 +91,10 @@ class Authorization:
             elif verdict.allowed is not None:
                 answer = await handler(call, verdict.allowed)
             denied = [] if verdict is None else verdict.denied
-            return _answer(access, key, request, answer, denied)
+            hide = _needed_filter(access, key, request)
+            if not denied and hide is None:
+                return answer
+            return await ENCODED.run(_answer, access, key, request, answer, denied, hide)
 
         if scope_of is None:
             return check
@@ -185,8 +191,9 @@ class Authorization:
         request: Any,
         verdict: Verdict | None,
     ) -> None:
-        key = api.key
-        if verdict is None and key not in FILTERS:
+        key, received = api.key, request
+        hide = _needed_filter(access, key, request)
+        if verdict is None and hide is None:
             handler(call, request)
             return
         if key == ApiKey.PRODUCE and verdict is not None:
@@ -197,12 +204,19 @@ class Authorization:
             verdict = verdict.of_decoded(request)
         denied = [] if verdict is None else verdict.denied
 
-        def reply(body: Body | Sequence[Body]) -> None:
-            answer = bytes(body) if isinstance(body, Body) else b"".join(body)
-            call.reply(_answer(access, key, request, answer, denied))
+        def reply(body: Body | Sequence[Body] | None) -> None:
+            parts = None if body is None else [body] if isinstance(body, Body) else list(body)
+            size = call.end - call.start + sum(map(len, parts or ()))
+            if size <= JOINED_BYTES_MAX:
+                call.reply(_answer(access, key, request, parts, denied, hide))
+            else:
+                call.answer_later(reply_later(parts), received)
+
+        async def reply_later(parts: list[Body] | None) -> None:
+            call.reply(await ENCODED.run(_answer, access, key, request, parts, denied, hide))
 
         if verdict is not None and verdict.allowed is None:
-            call.reply(_answer(access, key, request, None, denied))
+            reply(None)
             return
         allowed = request if verdict is None else verdict.allowed
         if api.raw:
@@ -248,14 +262,25 @@ def _encoded_request(api_key: int, version: int, request: Any) -> bytes:
     return codec.written(entity, entity(**{name: getattr(request, name) for name in names}))
 
 
-def _answer(access: Access, api_key: int, request: Any, answer: Any, denied: Sequence[tuple[Any, ErrorCode]]) -> Any:
-    """Join the handler's answer (None: it did not run) with the errors of what is denied, and hide what is filtered."""
-    version = access.call.version
+def _needed_filter(access: Access, api_key: int, request: Any) -> Filter | None:
+    """The filter of the API's answers, if that of this request may have something to hide."""
     hide = FILTERS.get(api_key)
-    if hide is not None and not hide.needed(request):
-        hide = None
-    if not denied and hide is None:
-        return answer
+    return hide if hide is not None and hide.needed(access, request) else None
+
+
+def _answer(
+    access: Access,
+    api_key: int,
+    request: Any,
+    answer: Any,
+    denied: Sequence[tuple[Any, ErrorCode]],
+    hide: Filter | None,
+) -> bytes:
+    """Join the handler's answer (None: it did not run) with the errors of what is denied, and hide what is filtered.
+
+    For any thread.
+    """
+    version = access.call.version
     entity = codec.response_class(api_key, version)
     read = entity_reader(entity)
     bodies = [] if answer is None else [_bytes(api_key, version, answer)]
