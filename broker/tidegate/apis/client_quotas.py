@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -28,7 +29,7 @@ ENTRIES_MAX: Final = 1_000
 """Entities of one request."""
 
 
-@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, first=0, last=1, safe_late=True, error=at_top(entries=None))
+@api(ApiKey.DESCRIBE_CLIENT_QUOTAS, first=0, last=1, answers_large=True, safe_late=True, error=at_top(entries=None))
 async def describe_client_quotas(call: Call, request: DescribeClientQuotasRequest) -> Any:
     """The quotas of the entities that a filter selects."""
     quotas = _leases(call).quotas
@@ -39,15 +40,15 @@ async def describe_client_quotas(call: Call, request: DescribeClientQuotasReques
     except KafkaError as error:
         return Fields(throttle_time=NO_TIME, error_code=error.code, error_message=error.message, entries=None)
     await quotas.refresh()
-    entries = tuple(
+    entries = [
         Fields(
             entity=_named(entity.names),
             values=tuple(Fields(key=quota.value, value=value) for quota, value in values.items()),
         )
-        for entity, values in quotas.table.of_org(call.org).items()
+        async for entity, values in in_slices(quotas.table.of_org(call.org).items())
         if selected.selects(entity)
-    )
-    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, entries=entries)
+    ]
+    return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, entries=tuple(entries))
 
 
 @api(ApiKey.ALTER_CLIENT_QUOTAS, first=0, last=1, confirmed=True, error=error_responses.alter_client_quotas)
