@@ -33,6 +33,9 @@ class MemoryShares:
     """Records of one compressed batch while it is checked."""
     tail_cache: int
     archive_cache: int
+    """Cached row groups of the archive."""
+    archive_footers: int
+    """Cached footers of the archive's files."""
     metadata_cache: int
     key_names: int
     """Cached key names, of groups and of logs each."""
@@ -48,7 +51,8 @@ class MemoryShares:
             decoded=rest // 16,
             opened_batch=rest // 4,
             tail_cache=rest // 4,
-            archive_cache=rest // 16,
+            archive_cache=rest // 32,
+            archive_footers=rest // 32,
             metadata_cache=rest // 16,
             key_names=rest // 32,
             unsent=rest // 16,

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
+from tidegate.log.lru_cache import LruCache
 from tidegate.memory import shares_of
 from tidegate.records.segments import Segment, SegmentUnreadable
 from tidegate.settings import Settings
@@ -36,9 +36,10 @@ READ_THREADS: Final = 4
 READ_TIMEOUT_MS: Final = 10_000
 """A read without a result fails after this time; the client retries."""
 FOOTERS_MAX: Final = 256
-"""Cached footers, each with an open file; the footer of a segment of 128 MiB takes about 1 MiB."""
+"""Cached footers, each with an open file; the footer of a segment of 128 MiB takes about 1 MiB, and `memory_max` may
+make them fewer."""
 CACHE_BYTES_MAX: Final = 64 << 20
-"""Bytes of cached row groups."""
+"""Bytes of cached row groups; `memory_max` makes it smaller."""
 _LOG_INTERVAL_S: Final = 10.0
 _BUSY_PER_THREAD: Final = 2
 _OF_OPEN_FILES: Final = 4
@@ -50,14 +51,14 @@ class ArchiveFiles:
 
     def __init__(self, settings: Settings) -> None:
         """Raises CannotStart if the path cannot be opened, or pyarrow is not installed."""
-        self._cache_bytes_max = min(CACHE_BYTES_MAX, shares_of(settings.memory_max).archive_cache)
+        shares = shares_of(settings.memory_max)
         self.timeout_s = READ_TIMEOUT_MS / 1000
-        self.reads = self.bytes = self.failures = self.row_groups_read = self.size = 0
+        self.reads = self.bytes = self.failures = self.row_groups_read = 0
         self._filesystem: Any = None
         self._root = ""
-        self._footers: OrderedDict[str, SegmentFile] = OrderedDict()
-        self._footers_max = min(FOOTERS_MAX, _open_files_max() // _OF_OPEN_FILES)
-        self._row_groups: OrderedDict[tuple[str, int], Batches] = OrderedDict()
+        footers_max = min(FOOTERS_MAX, _open_files_max() // _OF_OPEN_FILES)
+        self._footers = LruCache[str, "SegmentFile"](shares.archive_footers, footers_max)
+        self._row_groups = LruCache[tuple[str, int], "Batches"](min(CACHE_BYTES_MAX, shares.archive_cache))
         self._loading: dict[Any, asyncio.Future[Any]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._logged_at_s, self._untold = float("-inf"), 0
@@ -76,6 +77,11 @@ class ArchiveFiles:
         """Whether the threads have too much queued work for read-ahead."""
         return len(self._loading) >= _BUSY_PER_THREAD * READ_THREADS
 
+    @property
+    def size(self) -> int:
+        """Bytes of the cached row groups and footers."""
+        return self._row_groups.bytes + self._footers.bytes
+
     def close(self) -> None:
         """Shut the threads down without waiting for a read that hangs."""
         if self._threads is not None:
@@ -89,17 +95,11 @@ class ArchiveFiles:
 
     def cached_footer(self, path: str) -> SegmentFile | None:
         """The opened segment at `path`, if it is cached."""
-        footer = self._footers.get(path)
-        if footer is not None:
-            self._footers.move_to_end(path)
-        return footer
+        return self._footers.get(path)
 
     def cached_row_group(self, segment: SegmentFile, index: int) -> Batches | None:
         """The row group, if it is cached."""
-        batches = self._row_groups.get((segment.path, index))
-        if batches is not None:
-            self._row_groups.move_to_end((segment.path, index))
-        return batches
+        return self._row_groups.get((segment.path, index))
 
     async def footer(self, path: str) -> SegmentFile:
         """The opened segment at `path`. Raises SegmentMissing, SegmentUnreadable."""
@@ -117,7 +117,7 @@ class ArchiveFiles:
 
     def forget(self, path: str) -> None:
         """Drop the footer of a file that no longer exists."""
-        self._footers.pop(path, None)
+        self._footers.drop(path)
 
     def _open(self, path: str) -> SegmentFile:
         from tidegate.records.segment_file import SegmentFile
@@ -141,16 +141,11 @@ class ArchiveFiles:
         return await asyncio.shield(loading)
 
     def _keep_footer(self, path: str, footer: SegmentFile) -> None:
-        self._footers[path] = footer
-        while len(self._footers) > self._footers_max:
-            self._footers.popitem(last=False)
+        self._footers.put(path, footer, footer.memory_bytes)
 
     def _keep_row_group(self, key: tuple[str, int], batches: Batches) -> None:
         self.row_groups_read += 1
-        self._row_groups[key] = batches
-        self.size += batches.data.nbytes
-        while self.size > self._cache_bytes_max:
-            self.size -= self._row_groups.popitem(last=False)[1].data.nbytes
+        self._row_groups.put(key, batches, batches.memory_bytes)
 
     # -- metrics
 

@@ -22,6 +22,9 @@ from tidegate.records.segments import COLUMNS, FORMAT_VERSION, METADATA_KEY, Seg
 _BASE: Final = Struct(">q")
 _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_AT: Final = 23
+_START_BYTES: Final = 4
+_BYTES_PER_FOOTER_BYTE: Final = 14
+"""Memory of a parsed footer, by the bytes that it has in the file: measured 11 to 14.5, with 1 to 128 row groups."""
 _COLUMN_AT: Final = {name: at for at, (name, _) in enumerate(COLUMNS)}
 
 
@@ -67,6 +70,11 @@ class Batches:
     def __len__(self) -> int:
         return len(self.starts) - 1
 
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of the buffers."""
+        return self.data.nbytes + len(self.starts) * _START_BYTES
+
     def batch(self, at: int) -> memoryview:
         """One whole batch."""
         return self.data[self.starts[at] : self.starts[at + 1]]
@@ -97,6 +105,12 @@ class SegmentFile:
             raise SegmentUnreadable(f"{path}: its columns are not those of a segment")
         self.row_groups = [self._row_group(at) for at in range(self._footer.num_row_groups)]
         self._lasts = [group.last_offset for group in self.row_groups]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated memory of the footer, mostly pyarrow's objects for each column of each row group."""
+        size: int = self._footer.serialized_size
+        return size * _BYTES_PER_FOOTER_BYTE
 
     def find(self, offset: int) -> int:
         """Index of the row group with the first batch that ends above `offset`; their number if none does."""

@@ -122,7 +122,9 @@ ARCHIVE_READS: Final = _counter("tidegate_cold_reads", "Reads answered from the 
 ARCHIVE_READ_BYTES: Final = _counter("tidegate_cold_read_bytes", "Bytes of batches read from the archive.")
 ARCHIVE_READ_FAILURES: Final = _counter("tidegate_cold_read_failures", "Failed reads of the archive.")
 ARCHIVE_ROW_GROUPS_READ: Final = _counter("tidegate_cold_row_groups_read", "Row groups read from files.")
-ARCHIVE_CACHE_BYTES: Final = _gauge("tidegate_cold_cache_bytes", "Bytes of cached row groups.")
+ARCHIVE_CACHE_BYTES: Final = _gauge(
+    "tidegate_cold_cache_bytes", "Bytes of cached row groups and footers of the archive."
+)
 
 STRAY_LOGS: Final = _gauge(
     "tidegate_logs_with_stray_entry",

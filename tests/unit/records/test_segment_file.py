@@ -115,3 +115,14 @@ def test_archive_is_a_folder_or_a_uri(tmp_path: Path) -> None:
     assert (local.type_name, root) == (same.type_name, same_root) == ("local", str(tmp_path))
     with pytest.raises(ValueError, match="cannot be opened at nope://x"):
         open_archive("nope://x")
+
+
+def test_footer_reports_the_memory_that_it_takes(tmp_path: Path) -> None:
+    """pyarrow's objects of a footer take about 9 kB for a row group, and 30 kB without any."""
+    batches = batches_from(0, [1] * 128)
+
+    few = written(tmp_path / "few", batches, row_group_batches=128).memory_bytes
+    many = written(tmp_path / "many", batches, row_group_batches=1).memory_bytes
+
+    assert 25_000 < few < 50_000
+    assert 9_000 < (many - few) / 127 < 12_000
