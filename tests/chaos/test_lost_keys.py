@@ -75,6 +75,8 @@ KEYS_OF_RECORD_TOPICS: Final = ("records", "meta", "producers", "readers", "writ
 """What a partition of format record has."""
 LOSES_RECORDS: Final = frozenset({"log", "records"})
 """Keys with which the records acknowledged before are lost."""
+HEARTBEAT_LOST_S: Final = 10.0
+"""Twenty intervals of heartbeats."""
 UNKNOWN: Final = -1
 """The offset of a record that librdkafka calls acknowledged because the next one was."""
 _numbers = count(1)
@@ -93,6 +95,7 @@ class Traffic:
     failures: list[str] = field(default_factory=list)
     observed: set[str] = field(default_factory=set)
     sent: int = 0
+    _unknown_since_s: float | None = None
 
     def __enter__(self) -> Traffic:
         common = {"bootstrap.servers": self.cluster.bootstrap, "topic.metadata.refresh.interval.ms": 1_000}
@@ -141,6 +144,24 @@ class Traffic:
             self.consumer.commit(message, asynchronous=False)
         except KafkaException as error:
             self.failures.append(str(error))
+            self._rejoin_after(error.args[0].code())
+        else:
+            self._unknown_since_s = None
+
+    def _rejoin_after(self, code: int) -> None:
+        """A member that is unknown learns it by its heartbeat, after which librdkafka joins again by itself.
+
+        KIP-848: where commits marked its coordinator dead many times a second, the retry of a heartbeat is lost in
+        librdkafka 2.16: it is never sent, nor is another one.
+        """
+        if code != KafkaError.UNKNOWN_MEMBER_ID:
+            self._unknown_since_s = None
+        elif self._unknown_since_s is None:
+            self._unknown_since_s = time.monotonic()
+        elif time.monotonic() - self._unknown_since_s > HEARTBEAT_LOST_S:
+            self._unknown_since_s = None
+            self.consumer.close()
+            self._consume()
 
     def _delivered(self, error: KafkaError | None, message: Any) -> None:
         if error is None:
