@@ -88,6 +88,11 @@ class Batches:
         return bisect_right(self.starts, self.starts[at] + bytes_max, lo=at) - 1 - at
 
 
+class _OpenFile(NamedTuple):
+    source: pa.NativeFile
+    file: parquet.ParquetFile
+
+
 class SegmentFile:
     """A segment's footer. `fields` is the writer's metadata: org, topic, topic_id, partition, ..."""
 
@@ -97,9 +102,10 @@ class SegmentFile:
         self._filesystem = filesystem
         self._remote = filesystem.type_name != "local"
         self._footer: Any = None
-        file = self._opened()
+        opened = self._opened()
+        file = opened.file
         self._footer = file.metadata
-        self._idle: list[parquet.ParquetFile] = [file]
+        self._idle = [opened]
         self.fields = _fields(path, self._footer.metadata or {})
         if file.schema_arrow.names[: len(COLUMNS)] != list(_COLUMN_AT):
             raise SegmentUnreadable(f"{path}: its columns are not those of a segment")
@@ -126,23 +132,28 @@ class SegmentFile:
     def table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """One row group as a table, of `columns` or all. Raises SegmentMissing, SegmentUnreadable."""
         try:
-            file = self._idle.pop()
+            opened = self._idle.pop()
         except IndexError:
-            file = self._opened()
+            opened = self._opened()
         try:
-            table = file.read_row_group(index, columns=columns and list(columns), use_threads=False)
+            table = opened.file.read_row_group(index, columns=columns and list(columns), use_threads=False)
         except FileNotFoundError as error:
             raise SegmentMissing(f"{self.path}: there is no such file") from error
         except (OSError, pa.ArrowException) as error:
             raise SegmentUnreadable(f"{self.path}: row group {index}: {error}") from error
-        self._idle.append(file)
+        self._idle.append(self._reader(opened.source) if self._remote else opened)
         return table
 
-    def _opened(self) -> parquet.ParquetFile:
-        """The file, opened with the known footer. Remote ones are pre-buffered: a row group is one ranged GET."""
+    def _reader(self, source: pa.NativeFile) -> _OpenFile:
+        """A reader of the open file, with the known footer.
+
+        One of a remote file pre-buffers, so that a row group is one ranged GET, and retains the bytes: it reads once.
+        """
+        return _OpenFile(source, parquet.ParquetFile(source, metadata=self._footer, pre_buffer=self._remote))
+
+    def _opened(self) -> _OpenFile:
         try:
-            source = self._filesystem.open_input_file(self.path)
-            return parquet.ParquetFile(source, metadata=self._footer, pre_buffer=self._remote)
+            return self._reader(self._filesystem.open_input_file(self.path))
         except FileNotFoundError as error:
             raise SegmentMissing(f"{self.path}: there is no such file") from error
         except (OSError, pa.ArrowException) as error:

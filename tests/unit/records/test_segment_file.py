@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
@@ -126,3 +128,16 @@ def test_footer_reports_the_memory_that_it_takes(tmp_path: Path) -> None:
 
     assert 25_000 < few < 50_000
     assert 9_000 < (many - few) / 127 < 12_000
+
+
+def test_idle_remote_file_contains_no_bytes_of_its_last_read(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path, batches_from(0, [1], value=bytes(500_000)))
+    file = SegmentFile(fs.SubTreeFileSystem(str(tmp_path), LOCAL), segment.file)
+    before = pa.total_allocated_bytes()
+
+    file.read(0)
+
+    deadline_s = monotonic() + 10
+    while pa.total_allocated_bytes() > before and monotonic() < deadline_s:  # a thread of pyarrow drops them
+        sleep(0.001)
+    assert pa.total_allocated_bytes() <= before
