@@ -170,13 +170,14 @@ class AclBinding:
 
 
 def _reason_of_host(host: str) -> str | None:
+    """The zone of an address, as in fe80::1%eth0, may have any sign but FIELD_SEPARATOR, at which rules are read."""
     if host == WILDCARD:
         return None
     try:
         ipaddress.ip_network(host, strict=False)
     except ValueError:
         return f"host {host!r} is neither *, an address, nor a range of addresses"
-    return None
+    return f"host {host!r} has a {FIELD_SEPARATOR!r}" if FIELD_SEPARATOR in host else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,16 @@ def test_field_reads_back_any_names(
     assert AclBinding.of_field(binding.field()) == binding
 
 
+@pytest.mark.parametrize("host", ["fe80::1%a|b", "fe80::1%|"])
+def test_reason_not_creatable_host_with_a_field_separator(host: str) -> None:
+    """Such a stored rule could not be read, and with it none of the cluster."""
+    with pytest.raises(ValueError, match="not part of an access rule"):
+        AclBinding.of_field(rule(Operation.READ, host=host).field())
+
+    assert rule(Operation.READ, host=host).reason_not_creatable() is not None
+    assert rule(Operation.READ, host="fe80::1%eth0").reason_not_creatable() is None
+
+
 @given(
     st.lists(st.sampled_from(["a", "ab", "abc", "b", "*"]), max_size=6), st.booleans(), st.sampled_from(["a", "abc"])
 )

@@ -146,7 +146,7 @@ def _change(
         _member(Operation, operation),
         Permission.DENY if deny else Permission.ALLOW,
     )
-    reason = rule.reason_not_creatable()
+    reason = rule.reason_not_creatable() if adds else None
     if reason is not None:
         raise CommandFailed(reason)
     shown = f"{rule.permission.name} {rule.operation.name} to {principal} on {resource}"
