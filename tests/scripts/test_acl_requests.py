@@ -16,6 +16,7 @@ from tidegate.apis import slices
 from tidegate.apis.call import BrokerContext
 from tidegate.errors import MESSAGE_LENGTH_MAX
 from tidegate.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
+from tidegate.security.identity import NAME_LENGTH_MAX
 from tidegate.security.rules import AccessRules
 from tidegate.security.security import Security
 from tidegate.store.store import Store
@@ -88,7 +89,7 @@ async def test_create_acls_shortens_the_reason_of_a_refused_rule(context: Broker
     """The others are added, and the answer is one that can be written."""
     kinds = {"kind": "AclCreation", "resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
     rest = {"operation": 3, "permission_type": 3}
-    creations = [{**kinds, "resource_name": "orders", "host": host, **rest} for host in ("*", "\x01" * 32_760)]
+    creations = [{**kinds, "resource_name": "orders", "host": host, **rest} for host in ("*", "\x01" * NAME_LENGTH_MAX)]
 
     answer = await ask(context, request(30, 1, creations=creations))
 

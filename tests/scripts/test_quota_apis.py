@@ -12,6 +12,7 @@ from tests.support.asking import ask
 from tests.support.built import build_broker
 from tests.support.whole_broker import request
 from tidegate.apis.call import BrokerContext, Client
+from tidegate.quotas.entities import NAME_LENGTH_MAX, Entity, Quota
 from tidegate.store.store import Store
 
 DESCRIBE, ALTER, CREATE, DELETE, GROW = 48, 49, 19, 20, 37
@@ -105,6 +106,21 @@ async def test_alter_of_one_refused_entity_changes_the_others(broker: BrokerCont
 
     assert codes == [NONE, INVALID, INVALID, INVALID, INVALID]
     assert await describe(broker) == [(ALICE, {"producer_byte_rate": 1e6})]
+
+
+@pytest.mark.parametrize("kind", ["user", "client-id", "org"])
+async def test_alter_refuses_long_names_and_removes_them(broker: BrokerContext, kind: str) -> None:
+    """Those of earlier versions can be removed."""
+    longest, longer = ({kind: "n" * count} for count in (NAME_LENGTH_MAX, NAME_LENGTH_MAX + 1))
+
+    codes = await alter(broker, (longest, {"producer_byte_rate": 1.0}), (longer, {"producer_byte_rate": 1.0}))
+
+    assert codes == [NONE, INVALID]
+    assert await describe(broker) == [(longest, {"producer_byte_rate": 1.0})]
+    assert broker.quotas is not None
+    await broker.quotas.quotas.change("default", [(Entity.of(longer), Quota.PRODUCE, 1.0)], "an earlier version")
+    assert await alter(broker, (longer, {"producer_byte_rate": None})) == [NONE]
+    assert await describe(broker) == [(longest, {"producer_byte_rate": 1.0})]
 
 
 async def test_alter_validate_only_changes_nothing(broker: BrokerContext) -> None:

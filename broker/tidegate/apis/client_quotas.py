@@ -88,8 +88,8 @@ def _changes(call: Call, entry: EntryData) -> list[Change]:
         raise InvalidRequest("Duplicate quota key")
     changes: list[Change] = []
     for one in entry.ops:
-        quota = entity.check_quota(one.key, 1.0 if one.remove else one.value)
-        changes.append((entity, quota, None if one.remove else float(one.value)))
+        value = None if one.remove else float(one.value)
+        changes.append((entity, entity.check_quota(one.key, value), value))
     return changes
 
 

@@ -24,8 +24,9 @@ from tidegate.security.errors import (
     UnacceptableCredential,
     UnsupportedSaslMechanism,
 )
+from tidegate.security.identity import NAME_LENGTH_MAX
 from tidegate.security.security import Security
-from tidegate.security.users import ITERATIONS_MAX, ITERATIONS_MIN, Credential, User
+from tidegate.security.users import ITERATIONS_MAX, ITERATIONS_MIN, SALT_BYTES_MAX, Credential, User
 
 if TYPE_CHECKING:
     from kio.schema.alter_user_scram_credentials.v0.request import AlterUserScramCredentialsRequest
@@ -117,10 +118,14 @@ def _credential(change: Any) -> tuple[str, Credential | None]:
         raise UnsupportedSaslMechanism(f"mechanism {change.mechanism} is not known")
     if not hasattr(change, "salted_password"):
         return mechanism, None
+    if len(change.name) > NAME_LENGTH_MAX:
+        raise UnacceptableCredential(f"the user's name is longer than {NAME_LENGTH_MAX} characters")
     if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
         raise UnacceptableCredential(f"iterations are between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
     if not (change.salt and change.salted_password):
         raise UnacceptableCredential("neither salt nor password may be empty")
+    if len(change.salt) > SALT_BYTES_MAX:
+        raise UnacceptableCredential(f"the salt is longer than {SALT_BYTES_MAX} bytes")
     salted = Credential.of_salted_password(mechanism, change.salt, change.salted_password, change.iterations)
     return mechanism, salted
 

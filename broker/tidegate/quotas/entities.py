@@ -26,6 +26,8 @@ ORG: Final = "org"
 _TYPES: Final = (USER, CLIENT_ID, IP, ORG)
 CLUSTER_ORG: Final = "default"
 """The organisation whose administrators set the quotas of addresses and of organisations."""
+NAME_LENGTH_MAX: Final = 1_024
+"""Characters of a name that a quota is set for; a user's name has no more."""
 _INTEGRAL_TOLERANCE: Final = 1e-6
 
 
@@ -109,10 +111,15 @@ class Entity:
         """Whether only the administrators of CLUSTER_ORG may set it."""
         return self.names[0][0] in (IP, ORG)
 
-    def check_quota(self, key: str, value: float) -> Quota:
-        """The quota of a key. Raises InvalidRequest for one that this entity cannot have, or a value it cannot be."""
+    def check_quota(self, key: str, value: float | None) -> Quota:
+        """The quota of a key that is set to a value, None removes it. Raises InvalidRequest for one that this entity
+        cannot have, a name above NAME_LENGTH_MAX, or a value that the quota cannot have."""
         if key not in _ALLOWED.get(self.names[0][0], _OF_CLIENTS):
             raise InvalidRequest(f"Invalid configuration key {key}")
+        if value is None:
+            return Quota(key)
+        if any(name is not None and len(name) > NAME_LENGTH_MAX for _, name in self.names):
+            raise InvalidRequest(f"A name of more than {NAME_LENGTH_MAX} characters is not supported")
         if not value > 0 or math.isinf(value):
             raise InvalidRequest(f"Quota {key} must be greater than 0")
         found = Quota(key)

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from tidegate.security.identity import NAME_LENGTH_MAX
+
 WILDCARD: Final = "*"
 CLUSTER_NAME: Final = "kafka-cluster"
 """The only name of a cluster resource."""
@@ -166,6 +168,8 @@ class AclBinding:
         kind, _, principal = self.principal.partition(":")
         if not kind or not principal:
             return f"principal {self.principal!r} is not <type>:<name>, such as User:alice"
+        if any(len(one) > NAME_LENGTH_MAX for one in (self.name, kind, principal, self.host)):
+            return f"the name of a resource, a principal or a host is longer than {NAME_LENGTH_MAX} characters"
         return _reason_of_host(self.host)
 
 

@@ -12,6 +12,8 @@ from tidegate.startup import CannotStart
 ANONYMOUS: Final = "User:ANONYMOUS"
 DEFAULT_ORG: Final = "default"
 ORG_PATTERN: Final = re.compile(r"[a-z0-9-]{1,63}")
+NAME_LENGTH_MAX: Final = 1_024
+"""Characters of a user's name, and of each name in an access rule."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,9 @@ from scramp.core import ScramException
 
 from tidegate.errors import StoreUnavailable
 from tidegate.security.errors import SaslAuthenticationFailed
-from tidegate.security.identity import Identity
+from tidegate.security.identity import NAME_LENGTH_MAX, Identity
 from tidegate.security.oauth import InsufficientScope, InvalidToken, TokenValidator
 from tidegate.security.users import ITERATIONS_MIN, NOBODY, Credential, User, Users
-
-NAME_LENGTH_MAX: Final = 1_024
 
 _WRONG: Final = "Authentication failed: invalid credentials with SASL mechanism {}"
 """Kafka's text. The same for an unknown user and a wrong password."""

@@ -35,6 +35,8 @@ ITERATIONS_MAX: Final = 16_384
 """Kafka's limits (`ScramMechanism.java`, `ScramCredentialUtils`)."""
 PASSWORD_LENGTH_MAX: Final = 1_024
 """Characters. Preparing a megabyte takes seconds, and a password is checked before somebody is known."""
+SALT_BYTES_MAX: Final = 1_024
+"""Of a credential that a client computed: it is stored, and read and sent at each login."""
 _SALT_BYTES: Final = 32
 _REPLACE_TRIES: Final = 10
 

@@ -19,6 +19,7 @@ from tidegate.security.acls import (
     Permission,
     ResourceType,
 )
+from tidegate.security.identity import NAME_LENGTH_MAX
 
 ALICE = "User:alice"
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
@@ -145,6 +146,11 @@ def test_any_resource_some_topic_may_be_written(rules: list[AclBinding], expecte
         (rule(Operation.READ, principal="alice"), "not <type>:<name>"),
         (rule(Operation.READ, host="example.org"), "neither"),
         (rule(Operation.ANY), "no operation ANY"),
+        (rule(Operation.READ, "o" * NAME_LENGTH_MAX, principal="User:" + "a" * NAME_LENGTH_MAX), None),
+        (rule(Operation.READ, "o" * (NAME_LENGTH_MAX + 1)), "longer than 1024 characters"),
+        (rule(Operation.READ, principal="User:" + "a" * (NAME_LENGTH_MAX + 1)), "longer than 1024 characters"),
+        (rule(Operation.READ, principal="T" * (NAME_LENGTH_MAX + 1) + ":alice"), "longer than 1024 characters"),
+        (rule(Operation.READ, host="fe80::1%" + "z" * NAME_LENGTH_MAX), "longer than 1024 characters"),
     ],
 )
 def test_reason_not_creatable(binding: AclBinding, reason: str | None) -> None:

@@ -87,7 +87,7 @@ def _change(server: RedisServer, text: str, key: str, value: float | None, org: 
 
     try:
         entity = Entity.of_text(text.replace(",", "&")).checked()
-        checked = entity.check_quota(key, 1.0 if value is None else value)
+        checked = entity.check_quota(key, value)
     except (ValueError, InvalidRequest) as error:
         raise CommandFailed(str(error)) from None
     if entity.is_of_cluster and org != CLUSTER_ORG:

@@ -79,4 +79,4 @@ def _change(org: str, wanted: QuotaChange) -> Change:
         raise InvalidRequest(str(error)) from None
     if entity.is_of_cluster and org != CLUSTER_ORG:
         raise InvalidRequest(f"only organisation {CLUSTER_ORG!r} has quotas of addresses and organisations")
-    return entity, entity.check_quota(wanted.quota, 1.0 if wanted.value is None else wanted.value), wanted.value
+    return entity, entity.check_quota(wanted.quota, wanted.value), wanted.value

@@ -1,0 +1,62 @@
+"""AlterUserScramCredentials: users of many and of long names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.support.asking import ask
+from tests.support.built import build_broker
+from tests.support.whole_broker import request
+from tidegate.apis.call import BrokerContext
+from tidegate.security.identity import NAME_LENGTH_MAX
+from tidegate.security.security import Security
+from tidegate.security.users import ITERATIONS_MIN, SALT_BYTES_MAX, Credential, User, Users
+from tidegate.store.store import Store
+
+NONE, UNACCEPTABLE = ErrorCode.none, ErrorCode.unacceptable_credential
+
+
+@pytest.fixture
+async def context(store: Store) -> AsyncIterator[BrokerContext]:
+    security = Security(store, store.settings)
+    await security.start()
+    yield build_broker(store, security=security).context
+    await security.close()
+
+
+def users_of(context: BrokerContext) -> Users:
+    assert context.security is not None
+    return context.security.users
+
+
+async def alter(context: BrokerContext, *names: str, deletes: bool = False, salt: bytes = b"salt") -> list[ErrorCode]:
+    """Set or delete a credential of each user; the codes in order."""
+    set_to: dict[str, Any] = {"iterations": ITERATIONS_MIN, "salt": salt, "salted_password": b"salted"}
+    upsertions = [{"kind": "ScramCredentialUpsertion", "name": one, "mechanism": 1, **set_to} for one in names]
+    deletions = [{"kind": "ScramCredentialDeletion", "name": one, "mechanism": 1} for one in names]
+    asked = request(51, 0, deletions=deletions if deletes else [], upsertions=[] if deletes else upsertions)
+    answer = await ask(context, asked)
+    assert [one.user for one in answer.results] == list(names)
+    return [one.error_code for one in answer.results]
+
+
+async def test_alter_refuses_long_names_and_deletes_them(context: BrokerContext) -> None:
+    """Nobody can log in with a longer name; those of earlier versions can be deleted."""
+    longest, longer = "a" * NAME_LENGTH_MAX, "a" * (NAME_LENGTH_MAX + 1)
+
+    assert await alter(context, longest, longer) == [NONE, UNACCEPTABLE]
+
+    stored = User(longer, credentials={"SCRAM-SHA-256": Credential(b"salt", bytes(32), bytes(32), ITERATIONS_MIN)})
+    await users_of(context).change(longer, lambda _: stored)
+    assert await alter(context, longer, deletes=True) == [NONE]
+    assert [user.name for user in await users_of(context).all()] == [longest]
+
+
+@pytest.mark.parametrize(("excess", "code"), [(0, NONE), (1, UNACCEPTABLE)])
+async def test_alter_refuses_long_salts(context: BrokerContext, excess: int, code: ErrorCode) -> None:
+    """Each login reads and sends them."""
+    assert await alter(context, "alice", salt=bytes(SALT_BYTES_MAX + excess)) == [code]
