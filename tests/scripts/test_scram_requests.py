@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.support.whole_broker import request
 from tidegate.apis.call import BrokerContext
 from tidegate.security.identity import NAME_LENGTH_MAX
 from tidegate.security.security import Security
-from tidegate.security.users import ITERATIONS_MIN, SALT_BYTES_MAX, Credential, User, Users
+from tidegate.security.users import ITERATIONS_MIN, SALT_BYTES_MAX, Change, Credential, User, Users
 from tidegate.store.store import Store
 
 NONE, UNACCEPTABLE = ErrorCode.none, ErrorCode.unacceptable_credential
@@ -60,3 +61,19 @@ async def test_alter_refuses_long_names_and_deletes_them(context: BrokerContext)
 async def test_alter_refuses_long_salts(context: BrokerContext, excess: int, code: ErrorCode) -> None:
     """Each login reads and sends them."""
     assert await alter(context, "alice", salt=bytes(SALT_BYTES_MAX + excess)) == [code]
+
+
+async def test_alter_has_tasks_for_some_users_at_once(context: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait without a task."""
+    change, before, tasks = Users.change, len(asyncio.all_tasks()), []
+
+    async def counted(users: Users, name: str, plan: Change) -> User | None:
+        tasks.append(len(asyncio.all_tasks()) - before)
+        return await change(users, name, plan)
+
+    monkeypatch.setattr(Users, "change", counted)
+    names = [f"user-{n}" for n in range(200)]
+
+    assert await alter(context, *names) == [NONE] * 200
+    assert max(tasks) < 20
+    assert len(await users_of(context).all()) == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
+from tidegate.apis.slices import each
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -71,19 +71,16 @@ async def alter_user_scram_credentials(call: Call, request: AlterUserScramCreden
         changes[deletion.name].append(deletion)
     for upsertion in request.upsertions:
         changes[upsertion.name].append(upsertion)
-    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def alter(name: str) -> Any:
         code, message = ErrorCode.none, None
         try:
-            async with slots:
-                await security.users.change(name, _plan(call, security, name, changes[name]))
+            await security.users.change(name, _plan(call, security, name, changes[name]))
         except KafkaError as error:
             code, message = error.code, error.message
         return Fields(user=name, error_code=code, error_message=message)
 
-    results = await asyncio.gather(*map(alter, changes))
-    return Fields(throttle_time=NO_TIME, results=tuple(results))
+    return Fields(throttle_time=NO_TIME, results=tuple(await each(changes, alter, _AT_ONCE)))
 
 
 def _plan(call: Call, security: Security, name: str, changes: list[Any]) -> Callable[[User | None], User | None]:
