@@ -110,8 +110,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "timeseries",
                 "Not archived yet",
                 "short",
-                f"sum without (partition) ({_ONE} (tidegate_partition_log_end_offset{{{_TOPIC}}}) - "
-                f"{_ONE} (tidegate_partition_archive_end_offset{{{_TOPIC}}}))",
+                f"sum without (partition) (tidegate:partition_unarchived_records{{{_TOPIC}}})",
                 "{{topic}}",
             ),
         ),

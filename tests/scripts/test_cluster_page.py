@@ -370,3 +370,21 @@ async def test_redis_memory_and_persistence_are_exported(broker: WholeBroker) ->
     assert found.one("tidegate_redis_persistence_ok") == 1
     assert found.one("tidegate_redis_may_evict") == 0
     assert found.one("tidegate_redis_memory_max_bytes") == 0
+
+
+async def test_archive_end_is_that_of_the_archive_whatever_retention_removed(broker: WholeBroker) -> None:
+    topic = await broker.create("old", remote_storage_enable="true")
+    await broker.create("stopped", remote_storage_enable="true", remote_log_copy_disable="true")
+    await broker.create("plain")
+    await broker.client("p").produce("old", 5)
+    await delete_records(broker.context.logs.partition(topic, 0), 3)
+    exporter, place = ExportingBroker(broker), {"topic": "old", "partition": "0"}
+
+    before = await exporter.scrape()
+    keys = broker.store.log_keys("default", "old", 0, topic.topic_hex)
+    await broker.store.command("HSET", keys.archive, "start", 0, "end", 2)
+    after = await exporter.scrape()
+
+    assert before.one("tidegate_partition_log_start_offset", **place) == 3
+    assert before.one("tidegate_partition_archive_end_offset") == 0
+    assert after.one("tidegate_partition_archive_end_offset") == 2

@@ -175,13 +175,13 @@ class ClusterPage:
         add(own.TOPIC_PARTITIONS, named, topic.partition_count)
         size = sum(ends.size for ends in log_ends.values())
         add(own.TOPIC_REDIS_BYTES, named, size)
+        is_archived = topic.config.remote_storage and topic.overrides.get("remote.log.copy.disable") != "true"
         for index, ends in log_ends.items():
             placed = f"{named},{labels(partition=str(index))}"
             add(own.PARTITION_START, placed, ends.log_start)
             add(own.PARTITION_END, placed, ends.log_end)
-            if topic.config.remote_storage:
+            if is_archived:
                 keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
-                archived = await self._store.command("HGET", keys.archive, "end")
-                add(own.ARCHIVE_END, placed, int(archived or ends.log_start))
+                add(own.ARCHIVE_END, placed, int(await self._store.command("HGET", keys.archive, "end") or 0))
         self._foreign.topic(this.page, topic, log_ends)
         return size

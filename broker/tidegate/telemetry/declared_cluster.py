@@ -84,7 +84,8 @@ PARTITION_START: Final = _gauge("tidegate_partition_log_start_offset", "Log star
 PARTITION_END: Final = _gauge("tidegate_partition_log_end_offset", "Log end offset.", "org", "topic", "partition")
 ARCHIVE_END: Final = _gauge(
     "tidegate_partition_archive_end_offset",
-    "End offset of the archived records of a topic with tiered storage.",
+    "End offset of the archived records of a topic with remote.storage.enable, without remote.log.copy.disable; 0 if "
+    "none are archived.",
     "org", "topic", "partition",
 )  # fmt: skip
 TOPIC_PARTITIONS: Final = _gauge("tidegate_topic_partitions", "Partitions of a topic.", "org", "topic")
