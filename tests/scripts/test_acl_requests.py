@@ -13,8 +13,9 @@ from tests.support.built import build_broker
 from tests.support.whole_broker import request
 from tidegate.apis import acls as acls_module
 from tidegate.apis import slices
-from tidegate.apis.call import BrokerContext
+from tidegate.apis.call import BrokerContext, Client
 from tidegate.errors import MESSAGE_LENGTH_MAX
+from tidegate.security import rules as rules_module
 from tidegate.security.acls import AclBinding, Operation, PatternType, Permission, ResourceType
 from tidegate.security.identity import NAME_LENGTH_MAX
 from tidegate.security.rules import AccessRules
@@ -107,3 +108,26 @@ async def test_describe_users_shortens_the_message_about_a_name(context: BrokerC
         (ErrorCode.resource_not_found, MESSAGE_LENGTH_MAX),
         (ErrorCode.duplicate_resource, len("user 'twice' is named more than once")),
     ]
+
+
+def creation(*names: str) -> Any:
+    """CreateAcls of rules of as many topics."""
+    kinds = {"kind": "AclCreation", "resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
+    rest = {"host": "*", "operation": 3, "permission_type": 3}
+    return request(30, 1, creations=[{**kinds, "resource_name": name, **rest} for name in names])
+
+
+async def test_create_acls_at_the_maximum_of_an_org(context: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Existing rules may be created again, and other organisations have a maximum of their own."""
+    monkeypatch.setattr(rules_module, "RULES_MAX", 3)
+    await add_rules(context, 3)
+
+    async def codes(org: str, *names: str) -> set[ErrorCode]:
+        answer = await ask(context, creation(*names), Client(1, "127.0.0.1", 1, principal="User:admin", org=org))
+        return {one.error_code for one in answer.results}
+
+    assert await codes("default", "orders-0", "orders-1", "orders-2") == {ErrorCode.none}
+    assert await codes("default", "orders-0", "other") == {ErrorCode.policy_violation}
+    assert await codes("acme", "a", "b", "c", "c") == {ErrorCode.none}
+    assert await codes("acme", "d") == {ErrorCode.policy_violation}
+    assert [len(rules_of(context).table(org).rules) for org in ("default", "acme")] == [3, 3]

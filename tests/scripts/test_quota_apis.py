@@ -12,6 +12,7 @@ from tests.support.asking import ask
 from tests.support.built import build_broker
 from tests.support.whole_broker import request
 from tidegate.apis.call import BrokerContext, Client
+from tidegate.quotas import table as table_module
 from tidegate.quotas.entities import NAME_LENGTH_MAX, Entity, Quota
 from tidegate.store.store import Store
 
@@ -121,6 +122,21 @@ async def test_alter_refuses_long_names_and_removes_them(broker: BrokerContext, 
     await broker.quotas.quotas.change("default", [(Entity.of(longer), Quota.PRODUCE, 1.0)], "an earlier version")
     assert await alter(broker, (longer, {"producer_byte_rate": None})) == [NONE]
     assert await describe(broker) == [(longest, {"producer_byte_rate": 1.0})]
+
+
+async def test_alter_at_the_maximum_of_an_org(broker: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Existing quotas may be changed and replaced, and other organisations have a maximum of their own."""
+    monkeypatch.setattr(table_module, "QUOTAS_MAX", 2)
+    bob, carol = {"user": "bob"}, {"user": "carol"}
+    rate, none = {"producer_byte_rate": 1.0}, {"producer_byte_rate": None}
+    await alter(broker, (ALICE, rate), (bob, rate))
+
+    for org in ("default", "acme"):
+        assert await alter(broker, (ALICE, rate), (bob, rate), org=org) == [NONE, NONE]
+        assert await alter(broker, (ALICE, {"producer_byte_rate": 2.0}), org=org) == [NONE]
+        assert await alter(broker, (carol, rate), org=org) == [ErrorCode.policy_violation]
+        assert await alter(broker, (bob, none), (carol, rate), org=org) == [NONE, NONE]
+        assert await describe(broker, org=org) == [(ALICE, {"producer_byte_rate": 2.0}), (carol, rate)]
 
 
 async def test_alter_validate_only_changes_nothing(broker: BrokerContext) -> None:

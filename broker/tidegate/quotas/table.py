@@ -19,7 +19,7 @@ from tidegate.store.store import Store
 CHANGE_QUOTAS = Script("security/change_quotas")
 
 QUOTAS_MAX: Final = 20_000
-"""Quotas of all organisations: every broker holds them in memory, about 0.5 kB each."""
+"""Quotas of an organisation: every broker holds those of all in memory, about 0.5 kB each."""
 POLL_MS: Final = 1_000
 """Upper bound on the delay that a lost notification adds to a change of quotas."""
 
@@ -33,7 +33,7 @@ Limit = tuple[str, float]
 
 def change_arguments(keys: ClusterKeys, org: str, changes: Iterable[Change]) -> tuple[list[str], list[str | int]]:
     """KEYS and ARGV of CHANGE_QUOTAS."""
-    args: list[str | int] = [keys.quota_changes, QUOTAS_MAX]
+    args: list[str | int] = [keys.quota_changes, org, QUOTAS_MAX]
     for entity, quota, value in changes:
         args += [f"{org}/{quota}/{entity.text()}", "" if value is None else repr(value)]
     return [keys.quotas, keys.info], args
@@ -128,7 +128,7 @@ class Quotas:
         await self._copy.close()
 
     async def change(self, org: str, changes: Iterable[Change], author: str) -> None:
-        """Set and remove quotas in one step. Raises PolicyViolation above QUOTAS_MAX, StoreUnavailable."""
+        """Set and remove quotas in one step. Raises PolicyViolation for new ones above QUOTAS_MAX, StoreUnavailable."""
         wanted = list(changes)
         if not wanted:
             return

@@ -20,7 +20,7 @@ from tidegate.store.store import Store
 CHANGE_ACLS = Script("security/change_acls")
 
 RULES_MAX: Final = 20_000
-"""Rules of all organisations: every broker holds them in memory, about 0.5 kB each."""
+"""Rules of an organisation: every broker holds those of all in memory, about 0.5 kB each."""
 POLL_MS: Final = 1_000
 """Upper bound on the delay that a lost notification adds to a change of rules."""
 
@@ -33,7 +33,7 @@ def change_arguments(
     """KEYS and ARGV of CHANGE_ACLS."""
     value = json.dumps({"by": author, "at": int(time.time())}, separators=(",", ":"))
     fields = [f"{org}/{rule.field()}" for rule in (*added, *removed)]
-    return [keys.acls, keys.info], [keys.acl_changes, value, RULES_MAX, len(added), *fields]
+    return [keys.acls, keys.info], [keys.acl_changes, value, org, RULES_MAX, len(added), *fields]
 
 
 def tables_of(stored: Iterable[bytes]) -> dict[str, AclTable]:
@@ -80,7 +80,7 @@ class AccessRules:
         return self._tables.get(org, _NO_RULES)
 
     async def add(self, org: str, rules: Sequence[AclBinding], author: str) -> None:
-        """Add rules; those that exist stay. Raises PolicyViolation above RULES_MAX, StoreUnavailable."""
+        """Add rules; those that exist stay. Raises PolicyViolation for new ones above RULES_MAX, StoreUnavailable."""
         await self._change(org, rules, (), author)
 
     async def remove(self, org: str, rules: Sequence[AclBinding], author: str) -> None:

@@ -62,7 +62,7 @@ def change_rules(
     keys, args = change_arguments(ClusterKeys(prefix), org, added, removed, "tidegate acl")
     code, *changed = client.eval(CHANGE_ACLS.source, len(keys), *keys, *args)
     if code:
-        raise CommandFailed(f"a cluster has {RULES_MAX} access rules at most")
+        raise CommandFailed(f"an organisation has {RULES_MAX} access rules at most")
     return changed[1], changed[2]
 
 
@@ -79,5 +79,5 @@ def change_quotas(client: Any, prefix: str, org: str, changes: Sequence[Change])
     keys, args = quota_arguments(ClusterKeys(prefix), org, changes)
     code, *changed = client.eval(CHANGE_QUOTAS.source, len(keys), *keys, *args)
     if code:
-        raise CommandFailed(f"a cluster has {QUOTAS_MAX} quotas at most")
+        raise CommandFailed(f"an organisation has {QUOTAS_MAX} quotas at most")
     return int(changed[1])

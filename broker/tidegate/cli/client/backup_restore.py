@@ -12,9 +12,9 @@ from tidegate.cli.client.backup_file import Line, Verified
 from tidegate.cli.failures import CommandFailed
 from tidegate.cluster.identity import LAYOUT_VERSION
 from tidegate.cluster.resource_configs import ALTER_RESOURCE_CONFIGS, CONFIGS_MAX
-from tidegate.quotas.table import CHANGE_QUOTAS, QUOTAS_MAX
+from tidegate.quotas.table import CHANGE_QUOTAS
 from tidegate.records.build import build_empty_batch
-from tidegate.security.rules import CHANGE_ACLS, RULES_MAX
+from tidegate.security.rules import CHANGE_ACLS
 from tidegate.security.users import REPLACE_USER
 from tidegate.store.keys import BATCH_FORMAT, RECORD_FORMAT, ClusterKeys, GroupKeys, LogKeys
 from tidegate.store.scripts import Script
@@ -33,6 +33,8 @@ _FIRST_ID: Final = "0-0"
 _DELETED: Final = 3
 _ANY_VERSION: Final = ""
 """Of configs: nobody else changes them during a restore."""
+_NO_MAXIMUM: Final = 1 << 53
+"""Of access rules and quotas: without some of its denials and limits, a cluster would allow more than it did."""
 
 Progress = Callable[[int, int], None]
 
@@ -120,18 +122,15 @@ class Restore:
         return bool(done)
 
     def _acl(self, line: Line) -> bool:
-        args = [self._keys.acl_changes, line["value"], RULES_MAX, 1, line["name"]]
-        code, *changed = self._run(CHANGE_ACLS, [self._keys.acls, self._keys.info], args)
-        if code:
-            raise CommandFailed(f"a cluster has {RULES_MAX} access rules at most")
-        return bool(changed[1])
+        args = [self._keys.acl_changes, line["value"], _org_of(line), _NO_MAXIMUM, 1, line["name"]]
+        _, _, added, _ = self._run(CHANGE_ACLS, [self._keys.acls, self._keys.info], args)
+        return bool(added)
 
     def _quota(self, line: Line) -> bool:
         if self._client.hexists(self._keys.quotas, line["name"]):
             return False
-        args = [self._keys.quota_changes, QUOTAS_MAX, line["name"], line["value"]]
-        if self._run(CHANGE_QUOTAS, [self._keys.quotas, self._keys.info], args)[0]:
-            raise CommandFailed(f"a cluster has {QUOTAS_MAX} quotas at most")
+        args = [self._keys.quota_changes, _org_of(line), _NO_MAXIMUM, line["name"], line["value"]]
+        self._run(CHANGE_QUOTAS, [self._keys.quotas, self._keys.info], args)
         return True
 
     def _config(self, line: Line) -> bool:
@@ -242,6 +241,12 @@ class Restore:
             )
             restored = bool(done)
         return restored
+
+
+def _org_of(line: Line) -> str:
+    """The organisation of an access rule or a quota."""
+    org: str = line["name"].partition("/")[0]
+    return org
 
 
 def _plain_name(line: Line) -> str:
