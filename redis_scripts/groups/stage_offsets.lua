@@ -5,9 +5,10 @@ KEYS[1]  group      hash  type, state, generation
 KEYS[2]  members    hash  member id -> its record
 KEYS[3]  instances  hash  static instance id -> member id
 KEYS[4]  offsets    hash  <topic>:<partition> -> JSON; ":-1", the partitions with staged offsets
-KEYS[5]  staged     hash  <producer id>:<topic>:<partition> -> JSON; producer id -> "<ended_ms> <when>" of its last end
+KEYS[5]  staged     hash  <producer id>:<topic>:<partition> -> JSON; of older brokers producer id -> its last end
 KEYS[6]  groups     hash  the shard's groups: name -> "<type> <state> <protocol type>"
 KEYS[7]  consumers  hash  member id -> its record, of a KIP-848 group
+KEYS[8]  ended      zset  the shard's: <producer id> <group> -> ended_ms of its last transaction
 ARGV[1]  the group's name in the shard's keys
 ARGV[2]  "<id> <locator>" in case the group is created
 ARGV[3]  producer id
@@ -28,6 +29,7 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/create_empty_group
+-- @include lib/last_end
 -- @include lib/note_unstable
 -- @include lib/member_epoch
 -- @include lib/is_converted_epoch
@@ -36,8 +38,7 @@ local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], 
 local now = now_ms()
 local now_text = string.format("%.0f", now)
 
-local fence = redis.call("HGET", staged, producer_id)
-if fence and tonumber(fence:match("^(-?%d+)")) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
+if last_end(KEYS[8], staged, producer_id, ARGV[1]) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
 
 local state, current, kind, fenced_until = unpack(redis.call("HMGET", group, "state", "generation", "type", "commits_fenced_until"))
 if kind == "share" then return { ERROR.GROUP_ID_NOT_FOUND } end
@@ -78,15 +79,16 @@ end
 
 -- Staged offsets of one partition are ordered by their times, and a commit by its value: it is in `over` if it was first.
 local latest = {}
+for i = 8, #ARGV, 2 do latest[ARGV[i]] = 0 end
 for _, name in ipairs(redis.call("HKEYS", staged)) do
   local partition = name:match("^%d+:(.+)$")
-  if partition then
+  if partition and latest[partition] then
     local staged_ms = tonumber(redis.call("HGET", staged, name):match(OFFSET.COMMIT_TIME))
-    latest[partition] = math.max(latest[partition] or 0, staged_ms)
+    latest[partition] = math.max(latest[partition], staged_ms)
   end
 end
 for i = 8, #ARGV, 2 do
-  local staged_ms = math.max(now, (latest[ARGV[i]] or 0) + 1)
+  local staged_ms = math.max(now, latest[ARGV[i]] + 1)
   local over = redis.call("HGET", offsets, ARGV[i]) or ""
   local entry = ARGV[i + 1] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
   redis.call("HSET", staged, producer_id .. ":" .. ARGV[i], entry .. over)

@@ -37,7 +37,8 @@ ELSEWHERE: Final = frozenset(
         "quotas", "quota-bucket", "org-connections", "org-groups", "lag", "usage", "audit", "audit-events", "acls",
         "resource-configs", "proof", "configured", "configs", "consumers", "targets", "consumer-sessions", "shares",
         "share", "share-available", "share-acquired", "share-locks", "transaction-shards", "transactions",
-        "transaction-deadlines", "transaction", "staged", "producers", "records", "readers", "writers",
+        "transaction-deadlines", "transaction", "staged", "ended-transactions", "producers", "records", "readers",
+        "writers",
     }
 )  # fmt: skip
 """Kinds of keys that this traffic has not; other tests here have rows for them."""

@@ -29,6 +29,7 @@ NAMED_S: Final = 15.0
 """What has not healed by then needs the command that the log names."""
 KEYS: Final = (
     "producer-ids", "transaction-shards", "transactions", "transaction-deadlines", "transaction", "producers", "staged",
+    "ended-transactions",
 )  # fmt: skip
 _numbers = count(1)
 

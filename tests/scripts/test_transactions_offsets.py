@@ -50,6 +50,13 @@ async def stored_offsets(brokers: Brokers, group: str) -> list[str]:
     return [name.decode() for name in await store.command("HKEYS", store.group_keys("default", group).offsets)]
 
 
+async def _commands(store: Store) -> int:
+    """Commands that the Redis has run, those of scripts included, without those of this count."""
+    stats = (await store.command("INFO", "commandstats")).decode().splitlines()
+    counts = [line.partition("calls=")[2].partition(",")[0] for line in stats if not line.startswith("cmdstat_info")]
+    return sum(map(int, filter(None, counts)))
+
+
 @pytest.mark.parametrize("version", [3, 5])
 async def test_log_81_offsets_in_a_transaction(brokers: Brokers, version: int) -> None:
     client = brokers.clients[0]
@@ -245,9 +252,68 @@ async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(b
         await staged_offsets.stage(broker.store, keys, commit, 9, -1)
     await staged_offsets.stage(broker.store, keys, commit, 9, 1_000)
     await staged_offsets.end(broker.store, keys, 9, 1_000, True)  # of a broker that is late: not of this transaction
-    assert len(await broker.store.command("HGETALL", keys.staged)) == 2
+    assert await broker.store.command("HKEYS", keys.staged) == [b"9:t:0"]
     await staged_offsets.end(broker.store, keys, 9, 1_001, False)
+    assert await broker.store.command("EXISTS", keys.staged) == 0
     assert await broker.store.command("HEXISTS", keys.offsets, ":-1") == 0
+
+
+async def test_end_in_a_group_that_does_not_exist_leaves_no_key_of_it(brokers: Brokers) -> None:
+    store, producer = brokers.all[0].store, await brokers.producer().init()
+    assert await producer.add_offsets("absent") is NONE
+    await producer.end(False)
+    assert await store.command("KEYS", f"{store.group_keys('default', 'absent').group}*") == []
+
+
+async def test_stage_in_a_group_that_does_not_exist_after_the_end_is_refused(store: Store) -> None:
+    keys = store.group_keys("default", "absent")
+    commit = Commit(-1, "", None, ["t:0", entry_json(5, -1, "ab", "")])
+    await staged_offsets.end(store, keys, 9, store.clock.now_ms(), False)
+    with pytest.raises(ConcurrentTransactions):
+        await staged_offsets.stage(store, keys, commit, 9, -1)
+    await staged_offsets.stage(store, store.group_keys("default", "other"), commit, 9, -1)
+
+
+async def test_end_costs_the_same_whatever_other_producers_ended(store: Store) -> None:
+    keys, now = store.group_keys("default", "g"), store.clock.now_ms()
+
+    async def cost(producer_id: int) -> int:
+        """Commands that staging one offset and committing it take in Redis."""
+        before = await _commands(store)
+        await staged_offsets.stage(
+            store, keys, Commit(-1, "", None, ["t:0", entry_json(5, -1, "ab", "")]), producer_id, -1
+        )
+        await staged_offsets.end(store, keys, producer_id, now, True)
+        return await _commands(store) - before
+
+    first, second, *_, last = [await cost(producer_id) for producer_id in range(1, 40)]
+    assert last == second <= first, "the first one makes the group"
+    for producer_id in range(40, 80):
+        other = [f"other:{producer_id}", entry_json(5, -1, "ab", "")]
+        await staged_offsets.stage(store, keys, Commit(-1, "", None, other), producer_id, -1)
+    assert await cost(80) == last
+
+
+async def test_ends_are_forgotten_after_a_day(store: Store) -> None:
+    keys, now = store.group_keys("default", "g"), store.clock.now_ms()
+    ended = keys.shard_keys.ended_transactions
+    for producer_id, days in ((1, 2), (2, 0.5), (3, 0)):
+        await staged_offsets.end(store, keys, producer_id, now - int(days * 86_400_000), True)
+    assert await store.command("ZRANGE", ended, 0, -1) == [b"2 default/g", b"3 default/g"]
+
+
+async def test_ends_stored_by_an_older_broker_count_for_a_day(store: Store) -> None:
+    """It stored them among the staged offsets."""
+    keys, now = store.group_keys("default", "g"), store.clock.now_ms()
+    commit = Commit(-1, "", None, ["t:0", entry_json(5, -1, "ab", "")])
+    await store.command("HSET", keys.staged, "9", f"1000 {now}", "8", f"1000 {now - 90_000_000}")
+    with pytest.raises(ConcurrentTransactions):
+        await staged_offsets.stage(store, keys, commit, 9, -1)
+    await staged_offsets.stage(store, keys, commit, 9, 1_000)
+    await staged_offsets.end(store, keys, 9, 1_000, True)
+    assert set(await store.command("HKEYS", keys.staged)) == {b"9", b"8", b"9:t:0"}
+    await staged_offsets.end(store, keys, 9, 1_001, True)
+    assert await store.command("HKEYS", keys.staged) == [b"9"]
 
 
 async def test_producer_is_checked_before_the_metadata(brokers: Brokers) -> None:

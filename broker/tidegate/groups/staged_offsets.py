@@ -29,7 +29,7 @@ async def stage(store: Store, keys: GroupKeys, commit: Commit, producer_id: int,
     await store.run(
         STAGE_WHILE_FREE if is_large(commit.entries) else STAGE_OFFSETS,
         [keys.group, keys.members, keys.instances, keys.offsets, keys.staged, keys.shard_keys.groups,
-         keys.consumers],
+         keys.consumers, keys.shard_keys.ended_transactions],
         keys.ref, candidate(keys), producer_id, ended_ms, commit.generation, commit.member_id,
         "" if commit.instance_id is None else f"={commit.instance_id}", *commit.entries,
     )  # fmt: skip
@@ -37,5 +37,8 @@ async def stage(store: Store, keys: GroupKeys, commit: Commit, producer_id: int,
 
 async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is_commit: bool) -> None:
     """Apply or drop what the producer staged in the transaction that was decided at `ended_ms`."""
-    await store.run(END_STAGED, [keys.offsets, keys.staged], producer_id, ended_ms, int(is_commit), _END_RETENTION_MS)
+    await store.run(
+        END_STAGED, [keys.offsets, keys.staged, keys.shard_keys.ended_transactions],
+        producer_id, ended_ms, int(is_commit), _END_RETENTION_MS, keys.ref,
+    )  # fmt: skip
     store.changed_groups.add(keys.ref)

@@ -159,14 +159,15 @@ class ShardKeys:
     groups: str = field(init=False)  # hash: <org>/<group> -> "<type> <state> <protocol type>"
     deadlines: str = field(init=False)  # zset: <kind>|<org>/<group> -> earliest deadline, Redis ms
     configured: str = field(init=False)  # hash: <org>/<group> that has configs -> how many
+    ended_transactions: str = field(init=False)  # zset: <producer id> <org>/<group> -> ended_ms of its last transaction
     events: str = field(init=False)  # stream: every transition of every group of the shard
     wake: str = field(init=False)  # pub/sub channel: <org>/<group>:<generation>:<state>:<version or 0>
     available: str = field(init=False)  # pub/sub channel: <org>/<share group> whose records are available again
 
     def __post_init__(self) -> None:
         base = f"{self.prefix}:{{co:{self.shard}}}"
-        for name in ("groups", "deadlines", "configured", "events", "wake", "available"):
-            object.__setattr__(self, name, f"{base}:{name}")
+        for name in ("groups", "deadlines", "configured", "ended-transactions", "events", "wake", "available"):
+            object.__setattr__(self, name.replace("-", "_"), f"{base}:{name}")
 
 
 @dataclass(frozen=True, slots=True)

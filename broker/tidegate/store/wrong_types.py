@@ -25,8 +25,9 @@ _REFUSAL: Final = "WRONGTYPE"
 _NAME: Final = re.compile(r"\{(cluster|at:\d+|co:\d+|.+)\}:(?:[0-9a-f]{32}:)?(.+)")
 _ZSETS: Final = frozenset(
     {
-        "acquired", "available", "changed-groups", "changed-logs", "consumer-sessions", "deadlines", "leases", "locks",
-        "revocations", "segments", "sessions", "times", "transaction-deadlines", "translations", "upkeep",
+        "acquired", "available", "changed-groups", "changed-logs", "consumer-sessions", "deadlines",
+        "ended-transactions", "leases", "locks", "revocations", "segments", "sessions", "times",
+        "transaction-deadlines", "translations", "upkeep",
     }
 )  # fmt: skip
 _STREAMS: Final = frozenset(

@@ -63,6 +63,9 @@ KINDS: Final = (
     Kind("groups", f"{_SHARD}groups", "hash", "groups of the shard -> type, state, protocol type"),
     Kind("deadlines", f"{_SHARD}deadlines", "zset", "kind|group -> its earliest deadline"),
     Kind("configured", f"{_SHARD}configured", "hash", "groups of the shard that have configs -> how many"),
+    Kind(
+        "ended-transactions", f"{_SHARD}ended-transactions", "zset", "producer id, group -> its last transaction's end"
+    ),
     Kind("events", f"{_SHARD}events", "stream", "every transition of the shard's groups"),
     Kind("group", _GROUP, "hash", "the group: id, state, generation, leader, protocol, barriers"),
     Kind("members", f"{_GROUP}:members", "hash", "member id -> client id, host, timeouts, state in the rebalance"),
