@@ -1,4 +1,4 @@
-"""`tidegate group list` and `lag`, `topic list` and `describe`: records of format `record`, whose offsets are times."""
+"""`tidegate group`, `topic` and `tail` of format `record`, whose offsets are times and do not count records."""
 
 from __future__ import annotations
 
@@ -85,3 +85,15 @@ async def test_topic_list_and_describe_count_no_offsets_of_format_record(read: R
     row = next(row for row in listed if row["topic"] == read.topic)
     assert row == {"topic": read.topic, "partitions": 2, "records": None, "unknown": 1}
     assert [one["records"] for one in described["partitions"]] == [None, 0]
+
+
+async def test_tail_prints_the_last_records_of_format_record(read: Read) -> None:
+    line = ["tail", read.topic, "--bootstrap", read.cluster.bootstrap, "-o", "json", "--from"]
+    printed = {
+        start: (await asyncio.to_thread(CliRunner().invoke, command_line, [*line, start])).stdout.splitlines()
+        for start in ("-2", "-10", "earliest")
+    }
+
+    assert len(printed["earliest"]) == RECORDS
+    assert printed["-2"] == printed["earliest"][-2:]
+    assert printed["-10"] == printed["earliest"]

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, Topic
 from tidegate.cli.client.kafka_wire import request
+from tidegate.cli.client.last_records import Page, offset_of_last
 from tidegate.cli.client.topic_requests import described
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import Brokers
@@ -97,8 +98,19 @@ class Tail:
             moment = moment_of(self.start, time())
             found = await self._at(kafka, topic, chosen, moment)
             return {index: offset if offset >= 0 else self._ends[index] for index, offset in found.items()}
-        wanted = {index: number if number >= 0 else self._ends[index] + number for index in chosen}
-        return {index: min(max(offset, earliest[index]), self._ends[index]) for index, offset in wanted.items()}
+        if number >= 0:
+            return {index: min(max(number, earliest[index]), self._ends[index]) for index in chosen}
+        lasts = (self._last(kafka, topic.leaders[index], index, -number, earliest[index]) for index in chosen)
+        return dict(zip(chosen, await asyncio.gather(*lasts), strict=True))
+
+    async def _last(self, kafka: KafkaClient, leader: int, index: int, count: int, earliest: int) -> int:
+        """The offset of the `count`th last record of a partition."""
+
+        async def read(offset: int) -> Page:
+            ((_, records, following, size),) = await self._fetch(kafka, leader, {index: offset})
+            return Page([one.offset for one in records], following, size)
+
+        return await offset_of_last(count, earliest, self._ends[index], read)
 
     async def _at(self, kafka: KafkaClient, topic: Topic, chosen: Iterable[int], moment: int) -> dict[int, int]:
         wanted = {(topic.name, index): moment for index in chosen}
@@ -107,12 +119,12 @@ class Tail:
     async def _read(self, kafka: KafkaClient) -> AsyncGenerator[Found, None]:
         while open_ := [i for i, offset in self._next.items() if self.follow or offset < self._ends[i]]:
             leaders = (await kafka.topics([self.topic]))[self.topic].leaders
-            by_leader = defaultdict(list)
+            by_leader: dict[int, dict[int, int]] = defaultdict(dict)
             for index in open_:
-                by_leader[leaders[index]].append(index)
+                by_leader[leaders[index]][index] = self._next[index]
             answers = await asyncio.gather(*(self._fetch(kafka, *each) for each in by_leader.items()))
             found = []
-            for index, records, following in chain(*answers):  # no offset has advanced if one of them failed
+            for index, records, following, _ in chain(*answers):  # no offset has advanced if one of them failed
                 self._next[index] = following
                 found += [Found(index, one) for one in records]
             for one in sorted(found, key=lambda one: one.record.timestamp):
@@ -120,22 +132,23 @@ class Tail:
                     yield one
 
     async def _fetch(
-        self, kafka: KafkaClient, leader: int, indexes: Iterable[int]
-    ) -> list[tuple[int, list[Record], int]]:
-        """Partition, records, next offset."""
-        answer = await kafka.ask_broker(leader, ApiKey.FETCH, **self._request(indexes))
-        return [self._of_partition(one) for topic in answer.responses for one in topic.partitions]
+        self, kafka: KafkaClient, leader: int, offsets: Mapping[int, int]
+    ) -> list[tuple[int, list[Record], int, int]]:
+        """Partition, records from its offset on, next offset, bytes."""
+        answer = await kafka.ask_broker(leader, ApiKey.FETCH, **self._request(offsets))
+        return [self._of_partition(one, offsets) for topic in answer.responses for one in topic.partitions]
 
-    def _of_partition(self, answer: Any) -> tuple[int, list[Record], int]:
+    def _of_partition(self, answer: Any, offsets: Mapping[int, int]) -> tuple[int, list[Record], int, int]:
         index = int(answer.partition_index)
-        offset = self._next[index]
+        offset = offsets[index]
         if answer.error_code is ErrorCode.offset_out_of_range:  # retention deleted them meanwhile
             start = max(int(answer.log_start_offset), offset + 1)
             self.notes.append(f"{self.topic} {index}: offsets {offset} to {start - 1} are gone (retention)")
-            return index, [], start
+            return index, [], start, 0
         if answer.error_code is not ErrorCode.none:
             raise CommandFailed(f"{self.topic} {index}: {answer.error_code.name.upper()}")
-        return index, *self._opened(index, offset, bytes(answer.records or b""))
+        data = bytes(answer.records or b"")
+        return index, *self._opened(index, offset, data), len(data)
 
     def _opened(self, index: int, offset: int, data: bytes) -> tuple[list[Record], int]:
         found: list[Record] = []
@@ -150,18 +163,18 @@ class Tail:
                 raise CommandFailed(f"{self.topic} {index} at {offset}: {error}") from None
         return found, following
 
-    def _request(self, indexes: Iterable[int]) -> Mapping[str, Any]:
+    def _request(self, offsets: Mapping[int, int]) -> Mapping[str, Any]:
         module = request(ApiKey.FETCH)
         parts = tuple(
             module.FetchPartition(
                 partition=index,
                 current_leader_epoch=-1,
-                fetch_offset=self._next[index],
+                fetch_offset=offset,
                 last_fetched_epoch=-1,
                 log_start_offset=-1,
                 partition_max_bytes=_PARTITION_BYTES_MAX,
             )
-            for index in indexes
+            for index, offset in offsets.items()
         )
         return {
             "cluster_id": None,
