@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.slices import pause
+from tidegate.apis.timeouts import Waiting
 from tidegate.apis.transactional_produce import in_transaction
 from tidegate.errors import (
     InvalidRecord,
@@ -120,7 +121,9 @@ class _MustOpen(Exception):
 class Producing:
     """One request in progress: `_outcomes` has an element for each partition, None until its outcome is known."""
 
-    __slots__ = ("_call", "_delay_s", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s")
+    __slots__ = (
+        "_call", "_delay_s", "_left", "_outcomes", "_request", "_unreachable", "answered", "deadline_s", "watched"
+    )  # fmt: skip
 
     def __init__(self, call: Call, request: ProduceRequest) -> None:
         self._call = call
@@ -131,6 +134,7 @@ class Producing:
         self._delay_s = 0.0
         self.answered = False
         self.deadline_s = 0.0
+        self.watched: dict[Waiting, None] | None = None
 
     def refuse(self, code: ErrorCode) -> None:
         """Answer every partition with the same error."""
@@ -320,7 +324,10 @@ class Producing:
 
     def _answer(self) -> None:
         self.answered = True
+        if self.watched is not None:
+            del self.watched[self]
         call, request = self._call, self._request
+        named, request.topics = request.topics, []  # releases the frame
         if self._unreachable:
             call.close(f"the log cannot be reached: {self._unreachable}")
             return
@@ -335,10 +342,9 @@ class Producing:
             return
         topics, place = [], 0
         try:
-            for key, partitions in request.topics:
+            for key, partitions in named:
                 topics.append((key, self._outcomes[place : place + len(partitions)]))
                 place += len(partitions)
-            request.topics = []  # releases the frame
             write = log_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
             body = write(call.version, topics)  # type: ignore[arg-type]
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever

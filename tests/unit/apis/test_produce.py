@@ -60,6 +60,29 @@ async def test_produce_unfinished_at_the_timeout_is_answered_so():
     assert slow.end == 1
 
 
+async def test_produce_without_a_timeout_has_the_time_of_an_append():
+    log = FakeLog()
+    log.held = True
+    asked = FakeBroker([log]).connect().send(produce_request([("t", [(0, build_batch([NOW]))])], timeout_ms=0))
+    await asyncio.sleep(0.01)
+    log.release()
+    assert answers(await asked.answer) == [(0, ErrorCode.none, 0)]
+
+
+@pytest.mark.parametrize("acks", [0, 1, -1])
+async def test_produce_that_was_answered_is_released(acks: int):
+    slow, fast = FakeLog(), FakeLog()
+    slow.held = True
+    broker = FakeBroker([slow, fast])
+    for partition in (0, 1, 1, 1):
+        broker.connect().send(produce_request([("t", [(partition, build_batch([NOW]))])], acks=acks))
+    await asyncio.sleep(0.01)
+
+    assert fast.end == 3
+    assert [len(queue) for queue in broker.context.produce_timeouts._queues.values()] == [1]
+    slow.release()
+
+
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
