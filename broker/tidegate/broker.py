@@ -174,6 +174,8 @@ class Broker:
             audit=AuditTrail.of(store, settings, lease.name),
             ask_to_drain=self._admin_asked_to_drain,
         )
+        for queue in (consumers.groups, self.context.streams):
+            queue.on_stored.append(guard.apply_write)
         self.expiry = GroupExpiry(
             store,
             self._preferred.coordinates,

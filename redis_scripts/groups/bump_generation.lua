@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 --[[ Bump a group above generations that members received and that Redis has lost (spec R12); its members rejoin.
 
+A group with member epochs is bumped too if it lost another write: partitions change their owner within an epoch.
+
 KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
@@ -12,21 +14,25 @@ KEYS[8]   pending        hash    assigned member ids that have not joined yet ->
 KEYS[9]   groups         hash    group -> type, state, protocol type
 KEYS[10]  deadlines      zset    kind|group -> earliest deadline, ms
 KEYS[11]  events         stream  transitions of the shard's groups
+KEYS[12]  consumers      hash    member id -> its record, of a KIP-848 or streams group
 ARGV[1]   group's name in the shard's keys
 ARGV[2]   wake channel
 ARGV[3]   maximum number of stored events, 0 for none
 ARGV[4]   broker
 ARGV[5]   the newest generation that a broker remembers, -1 if no broker remembers it
 ARGV[6]   1: members received its assignments too
-ARGV[7]   how many generations to skip if ARGV[5] is -1; once for each failover epoch
+ARGV[7]   how many generations to skip if ARGV[5] is -1; once for each failover epoch. Groups with member epochs skip always
 ARGV[8]   failover epoch
+ARGV[9]   the newest version of the group that a broker remembers, -1 if none
 Returns   {NONE, 1 if the group was behind}; safe to run twice: a bumped group is not behind
 Errors    none
 ]]
 -- @include lib/errors
-local handed_out, assigned = tonumber(ARGV[5]), ARGV[6] == "1"
-local stored = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type")
+local handed_out, assigned, skipped, newest_version = tonumber(ARGV[5]), ARGV[6] == "1", tonumber(ARGV[7]), tonumber(ARGV[9])
+local stored = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type", "version")
 local stored_state, generation, floor = stored[1], tonumber(stored[2]), tonumber(stored[3] or 0)
+local kind, version = stored[5], tonumber(stored[6] or 0)
+local has_epochs = kind == "consumer" or kind == "streams"
 
 -- A group that was lost whole: who creates it again within the longest session, 30 min, opens a generation above the floor.
 local function keep_floor()
@@ -38,9 +44,9 @@ end
 if not stored_state then return keep_floor() end
 
 local function is_behind()
-  local kind = stored[5]
-  if kind == "consumer" or kind == "share" or kind == "streams" then return false end -- epochs fence their members
+  if kind == "share" then return false end -- epochs fence its members: their partitions change with the epoch only
   if handed_out < 0 then return stored[4] ~= ARGV[8] end
+  if has_epochs then return handed_out > generation or newest_version > version end
   if handed_out > math.max(generation, floor) then return true end
   return assigned and handed_out == generation and stored_state == STATE.COMPLETING
 end
@@ -48,7 +54,7 @@ end
 -- Nearly every call ends here: brokers report all groups that they remember on each connection.
 if not is_behind() then return { ERROR.NONE, 0 } end
 if handed_out < 0 then
-  handed_out = math.max(generation, floor) + tonumber(ARGV[7])
+  handed_out = math.max(generation, floor) + skipped
   redis.call("HSET", KEYS[1], "raised_in", ARGV[8])
 end
 
@@ -59,7 +65,12 @@ end
 -- @include lib/sessions
 -- @include lib/rebalance
 -- @include lib/finish
+-- @include lib/fence_members
 local group = load_group()
+if has_epochs then
+  fence_members(group, KEYS[12], math.max(handed_out, generation) + skipped, math.max(newest_version, version) + skipped)
+  return { ERROR.NONE, 1 }
+end
 deadlines.first_session(group)
 redis.call("HSET", group.keys.group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
 if group.state ~= STATE.EMPTY then sessions.start_all(group) end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Store a decision on a KIP-848 or streams group, if the group is still the one that was decided on and nothing is overdue.
 
-KEYS[1]   group        hash    id, version, write_id, state, has_status and the fields of ARGV
+KEYS[1]   group        hash    id, version, write_id, state and the fields of ARGV
 KEYS[2]   consumers    hash    member id -> its record
 KEYS[3]   targets      hash    member id -> its target assignment
 KEYS[4]   sessions     zset    member id -> session deadline, ms
@@ -26,9 +26,8 @@ ARGV[11]  what a group that becomes one of this type has by its configs: session
           assignment interval and rollout grace, ms, or the number of standby replicas; 0 for those that are not set
 ARGV[12]  the decision has a new target assignment: the time that must have passed since the last one, ms; else 0
 ARGV[13]  type of the group: consumer or streams
-ARGV[14]  1: a member went away without a change of epoch or state, of which other brokers must know
-ARGV[15]  how many records of members it has, -1 for a classic group: one that lost some is read again
-ARGV[16...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
+ARGV[14]  how many records of members it has, -1 for a classic group: one that lost some is read again
+ARGV[15...]  lists, each preceded by its length: members whose expiry was decided; fields and values of the group; member
           ids and records; member ids and targets; removed member ids; member ids whose session starts again and their
           session timeouts; member ids and milliseconds to confirm a revocation or to rejoin (-1: none); the same, unless
           the time runs already; events of eight values each
@@ -48,7 +47,7 @@ local ref, wake_channel, events_max, broker = ARGV[1], ARGV[2], tonumber(ARGV[3]
 local kind = ARGV[13]
 local session_timeout_ms, now = tonumber(ARGV[10]), now_ms()
 
-local next_arg = 16
+local next_arg = 15
 local function list()
   local count, found = tonumber(ARGV[next_arg]), {}
   for i = 1, count do found[i] = ARGV[next_arg + i] end
@@ -59,14 +58,14 @@ end
 local expired = {}
 for _, member_id in ipairs(list()) do expired[member_id] = true end
 
-local found = call("HMGET", group, "id", "version", "state", "generation", "write_id", "type", "assigned_at", "has_status")
+local found = call("HMGET", group, "id", "version", "state", "write_id", "type", "assigned_at")
 local version = tonumber(found[2] or 0)
-if (found[1] or "") ~= ARGV[5] or version ~= tonumber(ARGV[6]) or (found[5] or "") ~= ARGV[7] then
+if (found[1] or "") ~= ARGV[5] or version ~= tonumber(ARGV[6]) or (found[4] or "") ~= ARGV[7] then
   return { ERROR.STALE, version }
 end
-local record_count = tonumber(ARGV[15])
+local record_count = tonumber(ARGV[14])
 if found[1] and record_count >= 0 and call("HLEN", consumers) ~= record_count then return { ERROR.STALE, version } end
-if found[6] ~= kind then
+if found[5] ~= kind then
   local names = { kind .. ".session.timeout.ms", kind .. ".heartbeat.interval.ms", "streams.num.standby.replicas" }
   if kind == "consumer" then names[3], names[4] = "consumer.assignment.interval.ms", "tidegate.rollout.grace.ms" end
   local configs = call("HMGET", KEYS[9], unpack(names))
@@ -75,7 +74,7 @@ if found[6] ~= kind then
     return { ERROR.STALE, version }
   end
 end
-local assigned_at, min_interval_ms = tonumber(found[7] or 0), tonumber(ARGV[12])
+local assigned_at, min_interval_ms = tonumber(found[6] or 0), tonumber(ARGV[12])
 if assigned_at <= now and assigned_at + min_interval_ms > now then return { ERROR.TOO_EARLY, version } end -- no clock stepped back
 
 -- Deadlines that have passed. A member without contact since the sweep resumed gets a whole session timeout from then on.
@@ -100,7 +99,7 @@ local function each(items, step, write)
 end
 
 -- The members of a classic group are in the lists: their requests that wait are answered by the wake-up.
-local is_converted = #KEYS > 9 and found[6] == "classic" and found[3] ~= STATE.EMPTY
+local is_converted = #KEYS > 9 and found[5] == "classic" and found[3] ~= STATE.EMPTY
 if is_converted then
   call("UNLINK", unpack(KEYS, 10))
   call("ZREM", deadlines, "session|" .. ref, "join|" .. ref, "sync|" .. ref)
@@ -164,7 +163,7 @@ else
   call("ZREM", deadlines, kind .. "|" .. ref)
 end
 
-local after = call("HMGET", group, "generation", "state", "state_since", "has_status")
+local after = call("HMGET", group, "generation", "state", "state_since")
 local entries = list()
 if #entries > 0 and events_max > 0 then
   local member_count, duration = call("HLEN", consumers), math.max(now - tonumber(after[3] or now), 0)
@@ -175,8 +174,8 @@ if #entries > 0 and events_max > 0 then
       "members", member_count, "broker", broker, "duration_ms", string.format("%.0f", duration))
   end
 end
-local member_ended = #removed > 0 or ARGV[14] == "1"
-if #fields > 0 and (is_converted or member_ended or after[1] ~= found[4] or after[2] ~= found[3] or after[4] ~= found[8]) then
+-- Every change is published: a broker that remembers its version notices if it is lost (`groups/bump_generation`).
+if #fields > 0 then
   call("PUBLISH", wake_channel, string.format("%s:%s:%s:%.0f", ref, after[1], after[2], version))
 end
 return { ERROR.NONE, version }

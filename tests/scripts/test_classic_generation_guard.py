@@ -9,6 +9,7 @@ import pytest
 
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
+from tests.support.consumers import ConsumerWorld
 from tests.support.groups import Peer, World, answer
 from tidegate.groups.commits import Commit
 from tidegate.groups.generation_guard import SKIP, bump_all_generations
@@ -36,7 +37,7 @@ async def saved(store: Store) -> Dump:
     return {key: await store.command("DUMP", key) for key in await store.command("KEYS", "*")}
 
 
-async def fail_over(world: World, kept: Dump) -> None:
+async def fail_over(world: World | ConsumerWorld, kept: Dump) -> None:
     """The server now has no more than what was saved, and every broker connects again."""
     clock = await world.store.command("GET", CLOCK)
     await world.store.command("FLUSHDB")
@@ -165,9 +166,9 @@ def test_late_note_of_an_earlier_generation_changes_nothing(world: World) -> Non
     generation_guard, ref = world.brokers[0].generation_guard, world.keys.ref.encode()
     for state, generation in ((GroupState.STABLE, 5), (GroupState.COMPLETING, 5), (GroupState.STABLE, 4)):
         generation_guard.apply_status(world.keys, GroupStatus(state, generation, 1, 1, "", "", "", generation, -1))
-        assert generation_guard._known[ref] == (5, True)
+        assert generation_guard._known[ref] == (5, True, 1)
     generation_guard._on_group_change(ref + b":1:CompletingRebalance:1")
-    assert generation_guard._known[ref] == (1, False), "the group was deleted and made again"
+    assert generation_guard._known[ref] == (1, False, 1), "the group was deleted and made again"
 
 
 async def test_notes_are_repeated_only_where_the_failover_epoch_changed(

@@ -160,3 +160,16 @@ async def test_session_ends_after_the_last_heartbeat(streams: Streams) -> None:
         while (await streams.describe()).members:
             await asyncio.sleep(0.1)
     assert code(await streams.heartbeat("a", 2)) == "UNKNOWN_MEMBER_ID"
+
+
+async def test_member_of_a_group_that_lost_writes_joins_again(streams: Streams) -> None:
+    await streams.join("a")
+    broker, keys = streams.wire.app.broker, streams.wire.app.broker.store.group_keys("default", streams.wire.group)
+    version = int(await broker.store.command("HGET", keys.group, "version"))
+
+    broker.generation_guard.apply_write(keys, 2, version + 1)
+    broker.generation_guard.announce()
+    answer = await news(streams, "a", 2, lambda one: code(one) != "NONE")
+
+    assert code(answer) == "FENCED_MEMBER_EPOCH"
+    assert active(await streams.join("a")) == [0, 1, 2, 3]

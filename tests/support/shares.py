@@ -109,8 +109,8 @@ class ShareWorld:
     async def report_generation(self, generation: int, failover_epoch: int = 0) -> bool:
         """What a broker that reconnects reports of the group, or one that starts (-1); whether the group was behind."""
         store = self.brokers[0].store
-        args = [*group_script_args(store, self.keys, "1"), generation, 1, SKIP, failover_epoch]
-        (was_behind,) = await store.run(BUMP_GENERATION, group_script_keys(self.keys), *args)
+        args = [*group_script_args(store, self.keys, "1"), generation, 1, SKIP, failover_epoch, -1]
+        (was_behind,) = await store.run(BUMP_GENERATION, [*group_script_keys(self.keys), self.keys.consumers], *args)
         return bool(was_behind)
 
     async def start_offset(self, topic: str = "t1", partition: int = 0) -> int:

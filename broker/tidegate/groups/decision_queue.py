@@ -52,6 +52,8 @@ class DecisionQueue(Generic[Work, Answer]):
         self._store, self._name = store, name
         self._queues: dict[str, list[tuple[Work | None, Callable[[Answer | KafkaError], None]]]] = {}
         self._tasks = TaskSet()
+        self.on_stored: list[Callable[[GroupKeys, int, int], None]] = []
+        """Called with the group's epoch and version when a decision changed it, before its requests are answered."""
 
     async def start(self) -> None:
         """Nothing runs until there is work."""
@@ -126,6 +128,10 @@ class DecisionQueue(Generic[Work, Answer]):
                 on_decided(answer)
             except Exception:  # noqa: BLE001 - logged; the others are answered
                 fail_waiter(on_decided, KafkaError())
+
+    def _report_stored(self, keys: GroupKeys, epoch: int, version: int) -> None:
+        for on_stored in self.on_stored:
+            on_stored(keys, epoch, version)
 
     async def _run_script(self, script: Script, key_names: Sequence[str], args: Sequence[Arg]) -> list[Any]:
         """Run a script; its reply with its code. Raises StoreUnavailable."""

@@ -8,6 +8,9 @@ own requests wait for, before it answers them, and remembers the groups that cha
 before every other command, it reports the remembered generations; a group that is behind gets a strictly higher
 generation next, and its members are asked to rejoin. If nothing was lost, this changes nothing.
 
+Members of groups with epochs get and give up partitions within an epoch. Their groups are behind too if the version is,
+which every write increases; then all their members are fenced, give up their partitions and join again.
+
 If all brokers are new, none remembers a generation: then all groups skip ahead (`bump_all_generations`), unless the
 last brokers stopped in order and Redis has lost nothing since (`cluster/clean_shutdown`).
 """
@@ -40,16 +43,17 @@ logger = structlog.get_logger()
 GROUPS_MAX: Final = 10_000
 """Groups that a broker remembers: the most recently changed, because a fail-over loses the most recent writes."""
 SKIP: Final = 1_000
-"""Generations skipped when no broker remembers: more than a group opens in the time that a fail-over loses."""
+"""Generations skipped when no broker remembers, and in groups with epochs, of which the newest writes may be unknown:
+more than a group opens in the time that a fail-over loses."""
 _RAISED_IN: Final = "groups_incarnation"
 _STABLE: Final = GroupState.STABLE.encode()
 _AGAIN_S: Final = 0.1
 _AT_ONCE: Final = 200
 
 
-ReportedGeneration = tuple[int, bool]
-"""A generation, and whether its assignments were sent to members."""
-_NOTHING: Final = (-1, False)
+ReportedGeneration = tuple[int, bool, int]
+"""A generation, whether its assignments were sent to members, and the newest version of the group in it."""
+_NOTHING: Final = (-1, False, -1)
 
 
 class GenerationGuard:
@@ -98,10 +102,8 @@ class GenerationGuard:
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:
             return
-        ref, generation, state, _ = payload.rsplit(b":", 3)
-        reported, known = (int(generation), state == _STABLE), self._known.get(ref, _NOTHING)
-        # A lower generation belongs to a group that was deleted and created again.
-        self._note(ref, max(reported, known) if reported[0] == known[0] else reported)
+        ref, generation, state, version = payload.rsplit(b":", 3)
+        self._note(ref, (int(generation), state == _STABLE, int(version)))
 
     def apply_status(self, keys: GroupKeys, status: GroupStatus) -> None:
         """Record the generation of a status that this broker is about to answer requests with.
@@ -109,12 +111,20 @@ class GenerationGuard:
         The broker that opened the generation may die before it publishes the message. Status and message arrive on two
         connections, so the older of the two may arrive last.
         """
-        ref = keys.ref.encode()
-        observed = status.generation, status.state == GroupState.STABLE
-        self._note(ref, max(observed, self._known.get(ref, _NOTHING)))
+        reported = status.generation, status.state == GroupState.STABLE, status.version
+        self._note(keys.ref.encode(), reported, may_be_late=True)
 
-    def _note(self, ref: bytes, reported: ReportedGeneration) -> None:
-        self._known.pop(ref, None)
+    def apply_write(self, keys: GroupKeys, epoch: int, version: int) -> None:
+        """Record what this broker wrote to a group with member epochs, before it answers the members."""
+        self._note(keys.ref.encode(), (epoch, False, version), may_be_late=True)
+
+    def _note(self, ref: bytes, reported: ReportedGeneration, may_be_late: bool = False) -> None:
+        """A lower generation is late, or belongs to a group that was deleted and created again."""
+        known = self._known.pop(ref, reported)
+        if known[0] == reported[0]:
+            reported = known[0], known[1] or reported[1], max(known[2], reported[2])
+        elif may_be_late and known > reported:
+            reported = known
         self._known[ref] = reported
         if len(self._known) > GROUPS_MAX:
             del self._known[next(iter(self._known))]
@@ -153,8 +163,8 @@ class GenerationGuard:
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
 
-        args = _args(self._store, keys, self._broker(), *reported)
-        self._store.send_script(BUMP_GENERATION, group_script_keys(keys), args, answered)
+        args = _args(self._store, keys, self._broker(), reported)
+        self._store.send_script(BUMP_GENERATION, _key_names(keys), args, answered)
 
     def _try_one(self) -> None:
         """Retry with one group while Redis refuses, instead of with all of them."""
@@ -188,10 +198,15 @@ class GenerationGuard:
         self._store.send(command, lambda _: None)
 
 
+def _key_names(keys: GroupKeys) -> list[str]:
+    return [*group_script_keys(keys), keys.consumers]
+
+
 def _args(
-    store: Store, keys: GroupKeys, broker: str, generation: int, assigned: bool, failover_epoch: int = 0
+    store: Store, keys: GroupKeys, broker: str, reported: ReportedGeneration, failover_epoch: int = 0
 ) -> list[Arg]:
-    return [*group_script_args(store, keys, broker), generation, int(assigned), SKIP, failover_epoch]
+    generation, is_assigned, version = reported
+    return [*group_script_args(store, keys, broker), generation, int(is_assigned), SKIP, failover_epoch, version]
 
 
 def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
@@ -218,7 +233,7 @@ async def bump_all_generations(store: Store, failover_epoch: int, broker: str = 
 
 
 async def _bump_after_failover(store: Store, keys: GroupKeys, failover_epoch: int, broker: str) -> int:
-    args = _args(store, keys, broker, -1, False, failover_epoch)
-    (raised,) = await store.run(BUMP_GENERATION, group_script_keys(keys), *args)
+    args = _args(store, keys, broker, _NOTHING, failover_epoch)
+    (raised,) = await store.run(BUMP_GENERATION, _key_names(keys), *args)
     _log(keys, (0, raised))
     return int(raised)

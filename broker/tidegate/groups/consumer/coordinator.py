@@ -114,6 +114,8 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             code, *reply = await write(keys, base, group, topics, expired)
             if code == 0:
                 self._forget(keys)
+                if group.is_changed:
+                    self._report_stored(keys, group.epoch, reply[0])
                 if not downgrades:
                     self._remember(keys, group, reply[0])
                 interval_ms = group.heartbeat_interval_ms or self._settings.group_consumer_heartbeat_interval_ms

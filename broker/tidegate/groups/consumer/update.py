@@ -66,7 +66,6 @@ async def update_call(
     args: list[Arg] = [keys.ref, shard.wake, GROUP_EVENTS_MAX, broker]
     args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms, form.configs]
     args += [0 if group.target_epoch == base.target_epoch else form.min_interval_ms, form.type]
-    args.append(int(any(group.members[member_id].is_away for member_id in group.dirty)))
     args.append(-1 if base.was_classic else len(base.members))
     for one in await computed(_sizes(group, form), partial(_lists, group, expired, form)):
         args += [len(one), *one]

@@ -82,6 +82,8 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
                 group.events.append(GroupEvent("stable"))
             code, *reply = await self._write(keys, base, group, expired)
             if code == 0:
+                if group.is_changed:
+                    self._report_stored(keys, group.epoch, reply[0])
                 self._remember(keys, group, reply[0])
                 interval_ms = group.heartbeat_interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
                 return [_completed(answer, interval_ms, failures or ()) for answer in answers]
