@@ -19,6 +19,7 @@ from tidegate.groups.reset_plan import Choice
 from tidegate.http import (
     actions,
     broker_views,
+    group_views,
     offset_actions,
     overview_views,
     producer_views,
@@ -27,6 +28,7 @@ from tidegate.http import (
 )
 from tidegate.http.offset_actions import Reset
 from tidegate.log import retention
+from tidegate.log.record_format.record_log import RecordLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -103,6 +105,28 @@ async def test_groups_of_an_earlier_topic_of_that_name_do_not_read_it(whole: Who
     await whole.store.command("HSET", whole.store.group_keys("default", "orders").offsets, *flat)
 
     assert (await topic_views.topic(whole.context, "default", "orders"))["groups"] == []
+
+
+async def test_lag_of_format_record_is_counted_or_unknown(whole: WholeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await whole.create("r", tidegate_format="record")
+    client = whole.client()
+    await client.produce("r", 3)
+    await client.own("r", 0)
+    await client.commit("r", 0)
+    await client.leave()
+
+    async def lags() -> tuple[int | None, int | None]:
+        (of_topic,) = (await topic_views.topic(whole.context, "default", "r"))["groups"]
+        (of_group,) = (await group_views.view(whole.context, "default", of_topic["group"])).partitions
+        assert of_group.log_end is not None
+        return of_topic["lag"], of_group.lag
+
+    async def fail(_: RecordLog, offset: int) -> int:
+        raise StoreUnavailable(f"no count from {offset}")
+
+    assert await lags() == (3, 3)
+    monkeypatch.setattr(RecordLog, "count_from", fail)
+    assert await lags() == (None, None)
 
 
 async def test_redis_is_shown_with_its_largest_users(whole: WholeBroker) -> None:

@@ -14,7 +14,7 @@ from tidegate.diagnosis.group_events import EVENTS_READ_MAX, Event, describe_eve
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, MetadataDecoders, read_snapshot
 from tidegate.errors import GroupIdNotFound, KafkaError
 from tidegate.groups import directory
-from tidegate.log.record_format.record_log import RecordLog
+from tidegate.http.record_lag import counted_lag
 from tidegate.protocol.consumer_blobs import assigned_partitions, subscribed_topics
 from tidegate.store.keys import GroupKeys
 
@@ -57,16 +57,17 @@ class _Ends:
             return None, None
         return known.log_start_offset, known.high_watermark
 
+    def is_record(self, place: tuple[str, int]) -> bool:
+        """Whether a partition is of format record."""
+        topic = self._context.catalog.get(self._org, place[0])
+        return topic is not None and topic.config.is_record
+
     async def counted_lag(self, place: tuple[str, int], committed: int | None) -> int | None:
         """Records from the committed offset on, counted where offsets have gaps: in topics of format record."""
         topic = self._context.catalog.get(self._org, place[0])
         if topic is None or not topic.config.is_record or place[1] >= topic.partition_count:
             return None
-        log = self._context.logs.partition(topic, place[1])
-        try:
-            return await log.count_from(committed or 0) if isinstance(log, RecordLog) else None
-        except KafkaError:
-            return None
+        return await counted_lag(self._context, topic, place[1], committed or 0)
 
 
 async def view(context: BrokerContext, org: str, group_id: str) -> GroupView:
@@ -173,6 +174,7 @@ async def _partitions(
                 log_start=log_start,
                 log_end=log_end,
                 owner=owners.get(place),
+                is_record=ends.is_record(place),
                 counted_lag=await ends.counted_lag(place, commit.offset if commit else None),
             )
         )

@@ -11,6 +11,7 @@ from tidegate.cluster.placement import leader_of
 from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.groups import directory
 from tidegate.groups.offsets import offset_field, parse_entry
+from tidegate.http.record_lag import counted_lag
 from tidegate.topics import configs
 from tidegate.topics.configs import Source
 from tidegate.topics.model import Topic
@@ -138,11 +139,13 @@ async def _groups(
         )
         reads = f'"{topic.name}"'.encode() in (subscribed or b"") and group.state != "Empty"
         commits = [
-            (parse_entry(value), end) for value, end in zip(offsets, ends.values(), strict=True) if value is not None
+            (parse_entry(value), place) for value, place in zip(offsets, ends.items(), strict=True) if value is not None
         ]
         lags = [
-            max(end - commit.offset, 0)
-            for commit, end in commits
+            await counted_lag(context, topic, index, commit.offset)
+            if topic.config.is_record
+            else max(end - commit.offset, 0)
+            for commit, (index, end) in commits
             if end is not None and commit.topic_id in ("", topic.topic_hex)
         ]
         if not reads and not lags:
@@ -152,7 +155,7 @@ async def _groups(
             "state": group.state,
             "subscribed": reads,
             "committed_partitions": len(lags),
-            "lag": sum(lags),
+            "lag": None if None in lags else sum(lag or 0 for lag in lags),
         }
 
     found = await _some_at_once(listed[:groups_max], ask)

@@ -48,12 +48,14 @@ class Partition:
     owner: str | None
     """Member id."""
     counted_lag: int | None = None
-    """Format record, whose offsets have gaps: the lag, counted."""
+    """Format record, whose offsets have gaps, and share groups: the lag, counted."""
+    is_record: bool = False
+    """Whether the topic is of format record: its offsets do not give the lag."""
 
     @property
     def lag(self) -> int | None:
-        """Records from the committed offset, otherwise from the log's start, to the log's end."""
-        if self.counted_lag is not None:
+        """Records from the committed offset, otherwise from the log's start, to the log's end; None if unknown."""
+        if self.counted_lag is not None or self.is_record:
             return self.counted_lag
         if self.log_end is None:
             return None

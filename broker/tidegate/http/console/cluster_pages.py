@@ -38,7 +38,8 @@ async def topic_page(request: web.Request) -> web.StreamResponse:
     found, writers = await asyncio.gather(
         topic(console.context, org, name), producer_views.producers(console.context, org, name)
     )
-    return await page(request, "topic.html", topic=found, producers=_flat([writers]))
+    readers = sorted(found["groups"], key=lambda one: one["lag"] or 0, reverse=True)
+    return await page(request, "topic.html", topic=found, readers=readers, producers=_flat([writers]))
 
 
 async def brokers_page(request: web.Request) -> web.StreamResponse:

@@ -58,13 +58,13 @@ class Config(Model):
 
 
 class Reader(Model):
-    """A group that subscribes to the topic or has committed for it."""
+    """A group that subscribes to the topic or has committed for it; `lag` is null if it cannot be counted now."""
 
     group: str
     state: str
     subscribed: bool
     committed_partitions: int
-    lag: int
+    lag: int | None
 
 
 class Topic(Model):
