@@ -152,7 +152,7 @@ async def _bounds(kafka: KafkaClient, places: Iterable[Place]) -> dict[Place, tu
 
 async def _logs(kafka: KafkaClient, places: Iterable[Place]) -> _Logs:
     bounds = await _bounds(kafka, places)
-    return _Logs(bounds, await record_topics(kafka, {topic for topic, _ in bounds}))
+    return _Logs(bounds, await record_topics(kafka, {place: end for place, (_, end) in bounds.items()}))
 
 
 def _rows(described: Any, committed: Mapping[Place, int], logs: _Logs) -> Rows:

@@ -32,10 +32,10 @@ async def described(kafka: KafkaClient, name: str) -> Topic:
 
 async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
     """Each partition: leader, log start, end, number of records (None when unavailable), in order."""
-    of_format_record = await record_topics(kafka, topics)
     places = [(topic.name, index) for topic in topics.values() for index in sorted(topic.leaders)]
     starts = await kafka.offsets_known(dict.fromkeys(places, EARLIEST), topics)
     ends = await kafka.offsets_known(dict.fromkeys(places, LATEST), topics)
+    of_format_record = await record_topics(kafka, ends)
     rows = []
     for name, index in places:
         start, end = starts.get((name, index)), ends.get((name, index))
