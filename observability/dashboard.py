@@ -110,7 +110,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
                 "timeseries",
                 "Not archived yet",
                 "short",
-                f"sum without (partition) (tidegate:partition_unarchived_records{{{_TOPIC}}})",
+                f"sum without (partition) (tidegate:partition_records:unarchived{{{_TOPIC}}})",
                 "{{topic}}",
             ),
         ),
