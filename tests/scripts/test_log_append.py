@@ -7,11 +7,13 @@ import asyncio
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
+from tests.support.markers import build_marker
 from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.log.append import ENTRY_BATCHES_MAX
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
-from tidegate.records.batch import holds_zstd
+from tidegate.records.batch import Batch, holds_zstd
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -49,6 +51,27 @@ async def test_entries_stay_below_the_cap(store: Store, settings: Settings) -> N
         await asyncio.gather(*(append_later(log, batch(value=b"x" * 400)) for _ in range(5)))
         await append(log, value=b"x" * 5_000)
         assert await store.command("XLEN", log.keys.log) == 4
+
+
+async def test_entries_are_bounded_by_batches(store: Store, settings: Settings) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        await asyncio.gather(*(append_later(log, one) for one in [batch()] * (ENTRY_BATCHES_MAX + 1)))
+        assert await store.command("XLEN", log.keys.log) == 2
+
+
+async def test_append_5000_markers_of_one_tick(store: Store, settings: Settings) -> None:
+    """Lua cannot pass so many batches to one command."""
+    markers = [
+        Batch.parse(
+            build_marker(producer_id=number, producer_epoch=0, coordinator_epoch=0, committed=True, timestamp_ms=1)
+        )
+        for number in range(5_000)
+    ]
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        appended = await asyncio.gather(*(append_later(log, marker) for marker in markers))
+    assert [one.base_offset for one in appended] == list(range(5_000))
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])

@@ -5,7 +5,7 @@ The algorithm has four steps, and each partition has at most one append command 
 1. Judge (`admission.py`). Each queued batch of an idempotent producer is checked against the producer table of the
    cached LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began
    after the batch was queued, because the cached state may be older than the log.
-2. Combine. The accepted batches, up to ENTRY_BYTES_MAX, become one stream entry.
+2. Combine. The accepted batches, up to ENTRY_BYTES_MAX and ENTRY_BATCHES_MAX, become one stream entry.
 3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses
    an id that is not above the stream's last id. This refusal is the compare-and-set: if another broker appended
    first, the XADD fails, this broker reads the entries that it missed, and judges the batches again.
@@ -56,6 +56,8 @@ __all__ = ["Appended", "Appends", "OnAppended"]
 
 ENTRY_BYTES_MAX: Final = 1 << 20
 """Largest stream entry into which small batches are joined; a larger batch has an entry of its own."""
+ENTRY_BATCHES_MAX: Final = 1_000
+"""Bounds the time of an entry on the event loop, and its arguments where Lua passes them to one command."""
 APPEND_CONTROL = Script("log/append_control")
 
 
@@ -139,13 +141,18 @@ class Appends:
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
         kept: deque[QueuedBatch] = deque()
-        size, offset, clock = 0, state.end, self._log.store.clock
+        size, offset, clock, stamps = 0, state.end, self._log.store.clock, self._log.log_append_time
         while queue:
-            item = queue[0]
+            item = queue.popleft()
             batch = item.batch
-            if taken and (size + batch.size > limit or (batch.attributes ^ taken[0].batch.attributes) & CONTROL):
+            total = size + batch.size
+            if taken and (
+                total > limit
+                or len(taken) == ENTRY_BATCHES_MAX
+                or (batch.attributes ^ taken[0].batch.attributes) & CONTROL
+            ):
+                queue.appendleft(item)
                 break
-            queue.popleft()
             if item.done:
                 continue
             if batch.producer_id >= 0:
@@ -156,7 +163,7 @@ class Appends:
                         kept.append(item)
                     continue
                 self.unresolved.accepted(batch)
-            if self._log.log_append_time:
+            if stamps:
                 item.stamp(clock.now_ms())
             if batch.producer_id >= 0:
                 producers[batch.producer_id] = after(producer, item, offset, clock.now_ms())
@@ -164,7 +171,7 @@ class Appends:
                     queue.extendleft(reversed(kept))  # a batch in `kept` may wait for this one
                     kept.clear()
             taken.append(item)
-            size += batch.size
+            size = total
             offset += batch.last_offset_delta + 1
         queue.extendleft(reversed(kept))
         return taken, producers, size
