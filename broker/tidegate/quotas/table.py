@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -144,7 +145,9 @@ class Quotas:
 
     async def _load(self) -> None:
         try:
-            self.table = QuotaTable.of_stored(_pairs(await self._store.command("HGETALL", self._keys.quotas)))
+            # In a thread: 20,000 quotas take 0.15 s.
+            stored = _pairs(await self._store.command("HGETALL", self._keys.quotas))
+            self.table = await asyncio.to_thread(QuotaTable.of_stored, stored)
         except ValueError as error:
             raise StoreUnavailable(f"{self._keys.quotas}: {error}") from None
         self._on_change()

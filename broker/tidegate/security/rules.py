@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -102,7 +103,8 @@ class AccessRules:
 
     async def _load(self) -> None:
         try:
-            self._tables = tables_of(await self._store.command("HKEYS", self._keys.acls))
+            # In a thread: 20,000 rules take 0.15 s.
+            self._tables = await asyncio.to_thread(tables_of, await self._store.command("HKEYS", self._keys.acls))
         except ValueError as error:
             # A rule that cannot be read might be a DENY: the old rules stay until it is repaired.
             raise StoreUnavailable(f"{self._keys.acls}: {error}") from None

@@ -13,7 +13,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 
@@ -143,6 +143,12 @@ Change = Callable[[User | None], User | None]
 """The present record -> the new one; None is no record. Called again after a concurrent change."""
 
 
+def _in_order(stored: Any) -> list[User]:
+    """The users of a hash reply, of RESP2 (flat) or RESP3 (mapping), in order of name."""
+    pairs = stored.items() if isinstance(stored, dict) else zip(stored[::2], stored[1::2], strict=True)
+    return sorted((User.parse(name.decode(), text) for name, text in pairs), key=lambda user: user.name)
+
+
 class Users:
     """The users of the cluster. Each method reads or writes Redis and raises StoreUnavailable."""
 
@@ -167,8 +173,7 @@ class Users:
     async def all(self) -> list[User]:
         """Every user, in order of name."""
         reply = await self._store.command("HGETALL", self._keys.users)
-        pairs = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-        return sorted((User.parse(name.decode(), text) for name, text in pairs), key=lambda user: user.name)
+        return await asyncio.to_thread(_in_order, reply)  # 20,000 users take 0.5 s
 
     async def change(self, name: str, plan: Change) -> User | None:
         """Replace a record by `plan(record)`; returns the new one. Raises what `plan` raises."""
