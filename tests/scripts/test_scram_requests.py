@@ -12,12 +12,15 @@ from kio.schema.errors import ErrorCode
 from tests.support.asking import ask
 from tests.support.built import build_broker
 from tests.support.whole_broker import request
+from tidegate.apis import registry, slices
 from tidegate.apis.call import BrokerContext
+from tidegate.protocol.api_keys import ApiKey
 from tidegate.security.identity import NAME_LENGTH_MAX
 from tidegate.security.security import Security
 from tidegate.security.users import ITERATIONS_MIN, SALT_BYTES_MAX, Change, Credential, User, Users
 from tidegate.store.store import Store
 
+USERS = 1_200
 NONE, UNACCEPTABLE = ErrorCode.none, ErrorCode.unacceptable_credential
 
 
@@ -61,6 +64,25 @@ async def test_alter_refuses_long_names_and_deletes_them(context: BrokerContext)
 async def test_alter_refuses_long_salts(context: BrokerContext, excess: int, code: ErrorCode) -> None:
     """Each login reads and sends them."""
     assert await alter(context, "alice", salt=bytes(SALT_BYTES_MAX + excess)) == [code]
+
+
+async def test_describe_describes_users_in_slices(context: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20,000 users took 0.8 s of the event loop."""
+    text = User("", credentials={"SCRAM-SHA-256": Credential(b"salt", bytes(32), bytes(32), ITERATIONS_MIN)}).text()
+    stored = [one for n in range(USERS) for one in (f"user-{n}", text)]
+    await context.store.command("HSET", context.store.cluster_keys.users, *stored)
+    pause, pauses = slices.pause, []
+
+    async def counted() -> None:
+        pauses.append(1)
+        await pause()
+
+    monkeypatch.setattr(slices, "pause", counted)
+    answer = await ask(context, request(50, 0, users=None))
+
+    assert len(answer.results) == USERS
+    assert len(pauses) == USERS // slices.SLICE
+    assert registry.load_all()[ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS].answers_large
 
 
 async def test_alter_has_tasks_for_some_users_at_once(context: BrokerContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ The entity types `ip` and `org` belong to the organisation `default`, whose admi
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -40,12 +41,13 @@ async def describe_client_quotas(call: Call, request: DescribeClientQuotasReques
     except KafkaError as error:
         return Fields(throttle_time=NO_TIME, error_code=error.code, error_message=error.message, entries=None)
     await quotas.refresh()
+    found = await asyncio.to_thread(quotas.table.of_org, call.org)
     entries = [
         Fields(
             entity=_named(entity.names),
             values=tuple(Fields(key=quota.value, value=value) for quota, value in values.items()),
         )
-        async for entity, values in in_slices(quotas.table.of_org(call.org).items())
+        async for entity, values in in_slices(found.items())
         if selected.selects(entity)
     ]
     return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, error_message=None, entries=tuple(entries))

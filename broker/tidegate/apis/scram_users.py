@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each
+from tidegate.apis.slices import each, in_slices
 from tidegate.errors import ClusterAuthorizationFailed, KafkaError
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -38,14 +38,21 @@ _CODES: Final = {name: code for code, name in _MECHANISMS.items()}
 _AT_ONCE: Final = 16
 
 
-@api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, first=0, last=0, safe_late=True, error=error_responses.describe_users)
+@api(
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    first=0,
+    last=0,
+    answers_large=True,
+    safe_late=True,
+    error=error_responses.describe_users,
+)
 async def describe_user_scram_credentials(call: Call, request: DescribeUserScramCredentialsRequest) -> Any:
     """The mechanisms and iterations of users; null or no names: of all."""
     security = _security(call)
     listed = {user.name: user for user in await security.users.all() if user.org == call.org and user.credentials}
     names = [one.name for one in request.users or ()]
     results = []
-    for name, times in Counter(names or list(listed)).items():
+    async for name, times in in_slices(Counter(names or list(listed)).items()):
         user = listed.get(name)
         error: KafkaError | None = None
         if times > 1:
