@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import redis
+
 from tests.support.clock import SteppedClock
-from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
+from tests.support.valkey import ValkeyServer
+from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH, FailoverEpochs
+from tidegate.settings import Settings
 from tidegate.store.store import Store
 
 INT32_MAX = (1 << 31) - 1
@@ -49,3 +55,28 @@ async def test_assign_clock_behind_still_grows(clock: SteppedClock, clock_store:
 
     assert await assign(clock_store, "c" * 40) == number + 1
     assert await assign(clock_store, "d" * 40, number + 10) == number + 11
+
+
+async def test_epochs_right_to_info_is_lost_connections_stay() -> None:
+    server = ValkeyServer()
+    with redis.Redis(port=server.port) as operator:
+        operator.acl_setuser("broker", enabled=True, nopass=True, keys=["*"], channels=["*"], categories=["+@all"])
+        store = Store(Settings(redis_url=f"redis://broker:any@127.0.0.1:{server.port}/0"))
+        lost = asyncio.Event()
+        epochs = FailoverEpochs(store, lambda _: lost.set())
+        try:
+            await store.start()
+            epochs.start()
+            await epochs.ready()
+            before = [lane.failover_epoch for lane in store.metadata_node.lanes]
+
+            operator.execute_command("ACL", "SETUSER", "broker", "-info")
+            await asyncio.wait_for(lost.wait(), 30)
+            await asyncio.sleep(0.5)  # some more requests
+
+            assert store.available
+            assert [lane.failover_epoch for lane in store.metadata_node.lanes] == before
+        finally:
+            epochs.close()
+            await store.close()
+            server.stop()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+import redis
 
 from tests.support.logs import TOPIC, append, append_later, batch, broker, given_log, read
 from tests.support.valkey import ValkeyServer
@@ -149,20 +150,21 @@ async def _stored(store: Store) -> int:
 async def promoted(primary: ValkeyServer, primary_store: Store) -> AsyncIterator[tuple[ValkeyServer, Store]]:
     """A replica of a primary that was killed after 100 records were proved and stored so."""
     replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
-    opened = Store(Settings(redis_url=replica.url))
+    opened, operator = Store(Settings(redis_url=replica.url)), redis.Redis(port=replica.port)
     try:
         await _attached(primary_store, 1)
         async with broker(primary_store.settings, durability="replicated:1") as logs:
             log = logs.partition(TOPIC, 0)
             await asyncio.gather(*(append_later(log, batch(count=10)) for _ in range(10)))
-            await opened.start()
             async with asyncio.timeout(20):
-                while await _stored(opened) < 100:
+                while int(operator.hget(opened.log_keys(*KEYS).meta, "high_watermark") or 0) < 100:
                     await asyncio.sleep(0.02)
         primary.kill()
-        await opened.command("REPLICAOF", "NO", "ONE")
+        operator.replicaof("NO", "ONE")
+        await opened.start()
         yield replica, opened
     finally:
+        operator.close()
         await opened.close()
         replica.stop()
 

@@ -10,6 +10,7 @@ import pytest
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster import server_check
 from tidegate.cluster.server_check import UnsuitedRedis, check_server
+from tidegate.errors import StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.node import Node
@@ -88,9 +89,8 @@ async def test_replica_is_refused(store: Store) -> None:
     replica = ValkeyServer(["--replicaof", "127.0.0.1", str(store.primary.address.port)])
     lagging = Store(Settings(redis_url=replica.url))
     try:
-        await lagging.start()
-        with pytest.raises(UnsuitedRedis, match="is a replica"):
-            await check_server(lagging, lagging.settings)
+        with pytest.raises(StoreUnavailable, match="calls itself a replica"):
+            await lagging.start()
     finally:
         await lagging.close()
         replica.stop()
@@ -102,6 +102,7 @@ async def test_replica_is_refused(store: Store) -> None:
         ({"redis_version": "6.2.14"}, "redis 6.2.14 is too old: redis 7.0 or newer"),
         ({"redis_version": "7.2.4", "valkey_version": "7.1.0"}, "valkey 7.1.0 is too old: valkey 7.2 or newer"),
         ({"redis_version": "7.4.0", "cluster_enabled": "1"}, "redis_url must begin with redis.cluster://"),
+        ({"redis_version": "7.4.0", "role": "slave"}, "is a replica"),
         ({}, "too old"),
         ({"redis_version": "7.4.0", "modules": "name=crdt,ver=70402 name=search,ver=1"}, "Active-Active database"),
         ({"redis_version": "7.4.0", "crdt_replicas": "2"}, "Active-Active database"),

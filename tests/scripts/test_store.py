@@ -6,7 +6,9 @@ import asyncio
 import time
 
 import pytest
+import redis
 
+from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer
 from tidegate.cluster.broker_lease import RENEW_LEASE
 from tidegate.errors import StoreUnavailable
@@ -101,6 +103,45 @@ async def test_store_recovers_after_redis_was_unavailable() -> None:
     finally:
         await store.close()
         server.stop()
+
+
+async def test_store_demoted_primary_behind_one_address_reconnects_to_its_successor() -> None:
+    """Neither REPLICAOF nor a service that names another server closes the connections to the old one."""
+    old, new = ValkeyServer(), ValkeyServer()
+    service = Proxy(old.port)
+    await service.start()
+    store = Store(Settings(redis_url=service.url))
+    try:
+        await store.start()
+        with redis.Redis(port=old.port) as client:
+            client.replicaof("127.0.0.1", new.port)
+        with pytest.raises(StoreUnavailable, match="READONLY"):
+            await store.run(RENEW_LEASE, [])
+        async with asyncio.timeout(30):
+            while "calls itself a replica" not in store.metadata_node.control.last_error:
+                await asyncio.sleep(0.01)
+        assert not store.available
+
+        service.target = new.port
+
+        for link in store.links:
+            await link.wait_up(30)
+        assert await store.metadata_node.control.call("SET", "tidegate:{cluster}:probe", "written") == b"OK"
+    finally:
+        await store.close()
+        await service.close()
+        old.stop()
+        new.stop()
+
+
+async def test_store_read_only_errors_of_a_primary_reconnect_once_a_second(store: Store) -> None:
+    lane, started_s = store.metadata_node.control, time.monotonic()
+    before = lane.failover_epoch
+    while time.monotonic() - started_s < 1.5:
+        store.reconnect_to_primary()
+        await asyncio.sleep(0.01)
+
+    assert 1 <= lane.failover_epoch - before <= 1 + time.monotonic() - started_s
 
 
 async def test_start_blocked_event_loop_connects(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tidegate.store import scripts
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
 CONTAINERS = {"SCRIPT": "script|load", "FUNCTION": "function|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
-NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ROLE", "ASKING", "CLUSTER"}
+NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ASKING", "CLUSTER"}
 """Given where the settings ask for them."""
 DECLARED = re.compile(r'\bScript\("([^"]+)"\)')
 CALLED_IN_LUA = re.compile(r'\bp?call\(\s*"([A-Z]+)"(?:,\s*"([A-Z]+)")?|\bstand\("([A-Z]+)"\)')
@@ -94,9 +94,9 @@ def test_waiting_for_replicas_and_the_disk_is_a_right_of_its_own(durability: str
         ("redis://h/", set()),
         ("redis://h/0", set()),
         ("redis://u:p@h:1/7", {"select"}),
-        ("redis+sentinel://h:1/main", {"role"}),
-        ("redis+sentinel://h:1/main/0", {"role"}),
-        ("redis+sentinel://h:1/main/10", {"role", "select"}),
+        ("redis+sentinel://h:1/main", set()),
+        ("redis+sentinel://h:1/main/0", set()),
+        ("redis+sentinel://h:1/main/10", {"select"}),
         ("rediss+cluster://h:1,i:2", {"asking", "cluster|info", "cluster|slots"}),
     ],
 )

@@ -49,7 +49,7 @@ def acl_rules(settings: Settings) -> list[str]:
     """The rules of a broker's user, without its name, `on` and password: `ACL SETUSER <name> on ><password> <rules>`.
 
     They first revoke all rights, so that applying them again leaves no older right. They depend on the settings
-    `key_prefix`, `durability` and, in `redis_url`, the database number, Sentinel and Cluster.
+    `key_prefix`, `durability` and, in `redis_url`, the database number and Cluster.
     """
     keys = _keys(settings)
     commands = [*CONNECTION, *SCRIPTS, *FUNCTIONS, *MESSAGES, *KEYS, *HASHES, *SORTED_SETS, *STREAMS, *MIRROR]
@@ -74,7 +74,5 @@ def _keys(settings: Settings) -> str:
 def _of_topology(settings: Settings) -> list[str]:
     """Commands that only some kinds of address need."""
     topology = parse_redis_url(settings.redis_url)
-    commands = ["role"] if topology.kind == "sentinel" else []
-    if topology.kind == "cluster":
-        commands += ["asking", "cluster|info", "cluster|slots"]
+    commands = ["asking", "cluster|info", "cluster|slots"] if topology.kind == "cluster" else []
     return [*commands, "select"] if topology.database else commands

@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import StoreUnavailable
+from tidegate.store.info import info_fields
 from tidegate.store.link import Arg, Link
 from tidegate.store.node import Node
 from tidegate.store.outcome import Failure
@@ -136,7 +137,7 @@ class FailoverEpochs:
     def _on_replication_ids(self, node: Node, lane: Link, connection: int, reply: Any) -> None:
         if self._closed or connection != lane.failover_epoch or not lane.connected:
             return
-        facts = _parse_info(reply)
+        facts = info_fields(reply)
         replid = facts.get("master_replid", "") if facts.get("role") == "master" else ""
         if replid and self._replication_ids.get(node) == replid:
             return
@@ -144,7 +145,8 @@ class FailoverEpochs:
             logger.warning("redis_failover_detected", link=lane.name, server=str(node), role=facts.get("role"))
             self._lost(node, lane)
         if not replid:
-            self._store.reconnect_to_primary()
+            if facts.get("role", "master") != "master":  # an error, such as a missing right, has no role
+                self._store.reconnect_to_primary()
             asyncio.get_running_loop().call_later(_ASK_AGAIN_S, self._ask_again, node, lane, connection)
             return
         self._replids[lane] = replid
@@ -200,10 +202,3 @@ class FailoverEpochs:
         found = any(self._is_known(node) for node in self._store.nodes if node not in known)
         if self._on_assigned is not None and (changed or found):
             self._on_assigned(number)
-
-
-def _parse_info(reply: Any) -> dict[str, str]:
-    if not isinstance(reply, bytes | str):
-        return {}
-    text = reply.decode() if isinstance(reply, bytes) else reply
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)

@@ -27,6 +27,7 @@ import structlog
 from tidegate.errors import StoreUnavailable
 from tidegate.store import tls
 from tidegate.store.addresses import Address
+from tidegate.store.info import info_fields
 
 logger = structlog.get_logger()
 
@@ -43,7 +44,7 @@ _CLOSED: Final = "connection closed by Redis"
 _NO_ATTEMPT_ENDED: Final = "no answer yet"
 _DEADLINE_TICK_S: Final = 0.1
 _PROBE_TICKS: Final = 10
-_NO_PRIMARY: Final = "the server that the sentinels name calls itself a replica"
+_NO_PRIMARY: Final = "the server calls itself a replica, which takes no writes"
 _STILL_LOADING: Final = ("LOADING", "MASTERDOWN")
 """Replies to the probe of a server without data; other errors (such as missing rights) are ignored."""
 
@@ -192,8 +193,8 @@ class Link:
             refusals[0] += f" before it said a word ({tls.SPEAKS_TLS})"
         if isinstance(there, Exception) and str(there).startswith(_STILL_LOADING):
             refusals.append(str(there))  # some commands would be refused: retry later
-        if self._primary_only and (isinstance(role, Exception) or role[0] != b"master"):
-            refusals.append(str(role) if isinstance(role, Exception) else _NO_PRIMARY)
+        if self._primary_only and info_fields(role).get("role", "master") != "master":
+            refusals.append(_NO_PRIMARY)
         if refusals:
             self._drop(refusals[0])
             raise OSError(refusals[0])
@@ -215,14 +216,14 @@ class Link:
         return transport
 
     def _greet(self, address: Address) -> list[asyncio.Future[Any]]:
-        """HELLO and SELECT, which must succeed; ROLE if only a primary will do; the loading probe."""
+        """HELLO and SELECT, which must succeed; the role if only a primary will do; the loading probe."""
         hello: list[Arg] = ["HELLO", 3]
         if address.password is not None:
             hello += ["AUTH", address.username or "default", address.password]
         greetings = [self._asked_now([*hello, "SETNAME", f"tidegate-{self.name}"])]
         if address.database:  # a missing database must not fall back to 0
             greetings.append(self._asked_now(["SELECT", address.database]))
-        role = self._asked_now(["ROLE"]) if self._primary_only else greetings[0]
+        role = self._asked_now(["INFO", "replication"]) if self._primary_only else greetings[0]
         return [*greetings, role, self._asked_now(self._loading_probe)]
 
     # -- commands

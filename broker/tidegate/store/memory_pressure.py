@@ -13,6 +13,7 @@ import hiredis
 import structlog
 
 from tidegate.errors import StoreUnavailable
+from tidegate.store.info import info_fields
 from tidegate.store.node import Node
 from tidegate.store.store import Store
 
@@ -67,7 +68,7 @@ async def _share(node: Node) -> float:
         reply = await node.control.call("INFO", "memory")
     except (hiredis.ReplyError, StoreUnavailable, OSError):
         return 0.0
-    facts = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+    facts = info_fields(reply)
     limit = int(facts.get("maxmemory", 0))
     used = int(facts.get("used_memory", 0)) - int(facts.get("mem_not_counted_for_evict", 0))
     return used / limit if limit else 0.0

@@ -1,12 +1,14 @@
 """Find the primary: the server that `redis_url` names, or the one that its sentinels name.
 
-Every connection attempt queries all sentinels and uses the answer of the one with the latest fail-over; the server
-must then confirm that it is a primary. A demoted primary closes its clients' connections, but a partitioned one does
-not notice, so the sentinels are also queried once a second.
+Every connection attempt queries all sentinels and uses the answer of the one with the latest fail-over. The server must
+then confirm that it is a primary, and so must the one that `redis_url` names. A primary that sentinels demote closes
+its connections to clients, but a partitioned one does not notice, so the sentinels are also queried once a second.
 """
 
 from __future__ import annotations
 
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -23,6 +25,8 @@ logger = structlog.get_logger()
 
 FOLLOW_MS: Final = 1_000
 """Interval of the queries for a changed primary."""
+_RECONNECT_S: Final = 1.0
+"""Least interval of reconnections because of read-only errors."""
 
 
 class Primary:
@@ -35,6 +39,7 @@ class Primary:
         self._settings = settings
         self._sentinels: Sentinels | None = None
         self._asking = SingleFlight[str]()  # one query for all links
+        self._reconnected_s = -inf
         self.address = self.at(*self.topology.hosts[0])
         """The last known address of the primary; initially the first host of `redis_url`."""
 
@@ -43,6 +48,14 @@ class Primary:
         if not self.by_sentinels:
             return self.address
         return await self._asking.do("primary", self._ask)
+
+    def may_reconnect(self) -> bool:
+        """Whether a read-only error may reconnect now: once per `_RECONNECT_S`, because a primary may refuse writes."""
+        now_s = monotonic()
+        if now_s - self._reconnected_s < _RECONNECT_S:
+            return False
+        self._reconnected_s = now_s
+        return True
 
     async def close(self) -> None:
         """Close the connections to the sentinels."""

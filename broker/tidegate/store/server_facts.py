@@ -9,6 +9,7 @@ from typing import Final
 import hiredis
 
 from tidegate.errors import StoreUnavailable
+from tidegate.store.info import info_fields
 from tidegate.store.node import Node
 from tidegate.store.store import Store
 from tidegate.telemetry import declared_cluster as own
@@ -35,7 +36,7 @@ async def _facts(node: Node) -> dict[str, str]:
             reply = await node.control.call("INFO", section)
         except hiredis.ReplyError as error:
             raise StoreUnavailable(str(error)) from None
-        facts.update(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
+        facts.update(info_fields(reply))
     return facts
 
 

@@ -90,7 +90,7 @@ class Store:
             find,
             # In Redis Cluster a node would answer EXISTS with MOVED, even while it loads.
             loading_probe=["PING"] if self.cluster is not None else ["EXISTS", self.cluster_keys.info],
-            primary_only=self.primary.by_sentinels,
+            primary_only=self.cluster is None,
             command_timeout_ms=settings.redis_command_timeout_ms,
             connect_timeout_ms=settings.redis_connect_timeout_ms,
         )
@@ -242,9 +242,9 @@ class Store:
                 link.reconnect("the sentinels name another primary")
 
     def reconnect_to_primary(self) -> None:
-        """Reconnect every lane after a read-only error, if the address can name another primary."""
+        """Reconnect every lane after a read-only error: the address may name another primary by now."""
         self._refresh_slots()
-        if self.primary.by_sentinels:
+        if self.cluster is None and self.primary.may_reconnect():
             self.metadata_node.leave("it is a replica now")
             self.push.reconnect("it is a replica now")
 
