@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
 --[[ Change configs of a group id; there need not be a group. A KIP-848, share or streams group gets its configs into
 its hash, and the session timeout into the records of its members: their next heartbeats use them. A lower session timeout
-also lowers their deadlines. Brokers that answer heartbeats of the group from a snapshot are notified.
+also lowers their deadlines, but no grace that was granted. Brokers that answer heartbeats of the group from a snapshot are
+notified.
 
 KEYS[1]  configs     hash  name -> value
-KEYS[2]  group       hash  type, generation, state, version, write_id, session_timeout_ms, heartbeat_interval_ms, and assignment_interval_ms and
-               rollout_grace_ms, or standby_replicas
+KEYS[2]  group       hash  type, generation, state, version, write_id, session_timeout_ms, heartbeat_interval_ms, spared_at, and
+               assignment_interval_ms and rollout_grace_ms, or standby_replicas
 KEYS[3]  consumers   hash  member id -> its record
 KEYS[4]  sessions    zset  member id -> session deadline, ms
 KEYS[5]  configured  hash  the shard's groups that have configs -> how many
@@ -46,20 +47,28 @@ for i = deleted_end + 1, #ARGV, 2 do call("HSET", configs, ARGV[i], ARGV[i + 1])
 local count = call("HLEN", configs)
 if count > 0 then call("HSET", configured, ARGV[1], count) else call("HDEL", configured, ARGV[1]) end
 
+-- Whether a record is that of a member that left and waits for its successor: it has a deadline of its own.
+local function awaits_successor(record)
+  return string.match(record, CONSUMER.EPOCH) == "-2" and string.find(record, CONSUMER.NO_INSTANCE, 1, true)
+end
+
 -- Whether a record is that of a classic member, which chose its own session timeout.
 local function is_classic(record)
-  return record and string.find(record, CONSUMER.CLASSIC, 1, true)
+  return string.find(record, CONSUMER.CLASSIC, 1, true)
 end
 
 -- A member that heartbeats as it was asked to has the new session timeout after its interval; nobody has a longer one.
 local kind = call("HGET", group, "type")
 if kind ~= "consumer" and kind ~= "share" and kind ~= "streams" then return { ERROR.NONE, 0 } end
 local session_timeout, interval = kind .. ".session.timeout.ms", kind .. ".heartbeat.interval.ms"
-local session_timeout_ms = value_of(after, session_timeout)
-if session_timeout_ms < value_of(before, session_timeout) then
-  local latest = string.format("%.0f", now_ms() + value_of(before, interval) + session_timeout_ms)
+local session_timeout_ms, former_timeout_ms, now = value_of(after, session_timeout), value_of(before, session_timeout), now_ms()
+-- The grace that `groups/grant_session_grace` granted ends with the sessions as they are.
+local has_grace = now < tonumber(call("HGET", group, "spared_at") or 0) + 2 * former_timeout_ms
+if session_timeout_ms < former_timeout_ms and not has_grace then
+  local latest = string.format("%.0f", now + value_of(before, interval) + session_timeout_ms)
   for _, member_id in ipairs(call("ZRANGEBYSCORE", sessions, "(" .. latest, "+inf")) do
-    if not is_classic(call("HGET", consumers, member_id)) then call("ZADD", sessions, latest, member_id) end
+    local record = call("HGET", consumers, member_id)
+    if not (record and (is_classic(record) or awaits_successor(record))) then call("ZADD", sessions, latest, member_id) end
   end
   call("ZADD", deadlines, "XX", "LT", latest, kind .. "|" .. ARGV[1])
 end

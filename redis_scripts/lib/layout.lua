@@ -32,6 +32,7 @@ local CONSUMER = {
   ANY_TIMEOUT = '^{"session_timeout_ms":%d+,',
   NEW_TIMEOUT = '{"session_timeout_ms":%.0f,',
   CLASSIC = '"classic":{',
+  NO_INSTANCE = '"instance_id":"",',
 }
 -- A committed offset.
 local OFFSET = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from tests.support.consumers import NO_NEWS, ConsumerWorld
+from tests.support.consumers import NO_NEWS, SESSION_MS, ConsumerWorld
 from tidegate.groups import configs
 from tidegate.groups.configs import ASSIGNMENT_INTERVAL, HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 from tidegate.groups.consumer.model import HeartbeatAnswer, HeartbeatRequest
+from tidegate.groups.expiry import grant_session_grace
 
 
 async def configure(consumers: ConsumerWorld, **values: int) -> None:
@@ -34,6 +35,17 @@ async def test_scenario_38_a_shorter_session(consumers: ConsumerWorld) -> None:
 
     await consumers.advance(200, [b])
     assert {*(await consumers.group()).members} == {b.member_id}
+
+
+async def test_shorter_session_leaves_the_grace_after_a_silent_broker(consumers: ConsumerWorld) -> None:
+    a, b = await consumers.joined(consumers.peer("a", "t4"), consumers.peer("b", "t4"))
+    await grant_session_grace(consumers.store, consumers.keys.shard_keys.shard)
+    await configure(consumers, session=6_000)
+
+    await consumers.advance(2 * SESSION_MS - 1_000, [a])
+    assert set((await consumers.group()).members) == {a.member_id, b.member_id}
+    await consumers.advance(2_000, [a])
+    assert set((await consumers.group()).members) == {a.member_id}
 
 
 async def test_longer_session(consumers: ConsumerWorld) -> None:

@@ -10,7 +10,7 @@ from tidegate.diagnosis.explain import explain
 from tidegate.diagnosis.group_snapshot import MetadataDecoders, read_snapshot
 from tidegate.errors import InvalidConfig
 from tidegate.groups import configs
-from tidegate.groups.configs import ROLLOUT_GRACE
+from tidegate.groups.configs import ROLLOUT_GRACE, SESSION_TIMEOUT
 
 UNKNOWN = "UNKNOWN_MEMBER_ID"
 GRACE_MS = 60_000
@@ -68,6 +68,18 @@ async def test_rollout_grace_shorter_than_the_session(consumers: ConsumerWorld) 
     await consumers.advance(3_100, [b])
 
     assert consumers.topics.text(b.assigned) == "t4:0,1,2,3"
+
+
+@every_mode
+async def test_rollout_grace_outlasts_a_shorter_session_timeout(consumers: ConsumerWorld) -> None:
+    a, b = await deployed(consumers, "web", "web")
+    had, epoch = consumers.topics.text(a.assigned), a.epoch
+    await a.leave()
+    await configs.alter(consumers.store, consumers.keys, {SESSION_TIMEOUT: "6000"}, [])
+
+    await consumers.advance(GRACE_MS - 1_000, [b])
+
+    assert await process(consumers, "c").join() == (epoch, had)
 
 
 @every_mode
