@@ -88,7 +88,7 @@ local function judge(group, generation, member_id, instance)
   end
   local record = call("HGET", group.members, member_id)
   if not record then return unknown_member(group) end
-  if generation ~= group.generation and not is_converted_epoch(group.state, record, generation) then
+  if generation ~= group.generation and not is_converted_epoch(group.state, group.generation, record, generation) then
     return ERROR.ILLEGAL_GENERATION
   end
   if group.state == STATE.COMPLETING then return ERROR.REBALANCE_IN_PROGRESS end

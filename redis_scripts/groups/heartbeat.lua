@@ -40,7 +40,7 @@ local function judge(group, hash, record, instances, at)
   local code = ARGV[at + 2] ~= "" and fenced(group, instances, ARGV[at], ARGV[at + 2])
   if code then return code end
   if not record then return unknown_member(group) end
-  if ARGV[at + 1] ~= hash[2] and not is_converted_epoch(hash[1], record, ARGV[at + 1]) then
+  if ARGV[at + 1] ~= hash[2] and not is_converted_epoch(hash[1], hash[2], record, ARGV[at + 1]) then
     return ERROR.ILLEGAL_GENERATION
   end
   return hash[1] == STATE.PREPARING and ERROR.REBALANCE_IN_PROGRESS or ERROR.NONE

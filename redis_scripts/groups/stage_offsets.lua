@@ -58,7 +58,7 @@ local function refuse_classic()
   end
   local record = redis.call("HGET", members, member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
-  return generation ~= current and not is_converted_epoch(state, record, generation) and ERROR.ILLEGAL_GENERATION
+  return generation ~= current and not is_converted_epoch(state, current, record, generation) and ERROR.ILLEGAL_GENERATION
 end
 
 -- As for OffsetCommit, the instance id is not checked.

@@ -69,7 +69,7 @@ end
 local function enter(member_id, instance_id, generation, protocol_type, protocol)
   local record, code = find_member(group, member_id, instance_id)
   if code then return { group.is_consumer and code == ERROR.UNKNOWN_MEMBER_ID and ERROR.OTHER_TYPE or code } end
-  if tonumber(generation) ~= group.generation and not is_converted_epoch(group.state, record, generation) then
+  if tonumber(generation) ~= group.generation and not is_converted_epoch(group.state, group.generation, record, generation) then
     return { ERROR.ILLEGAL_GENERATION }
   end
   local type_fits = protocol_type == "" or protocol_type == "=" .. group.protocol_type

@@ -180,6 +180,32 @@ async def test_downgrade_a_member_behind_may_name_its_epoch_until_it_rejoins(wir
     assert await b.committed("t4", [2]) == {2: 5}
 
 
+async def test_downgrade_the_epoch_of_a_static_member_ends_with_the_phase(wire: Wire) -> None:
+    times = {"rebalance_timeout_ms": 3_000}
+    members = await classic_group(wire, times, {**times, "instance_id": "b"})
+    a, b = sorted(members, key=lambda member: member.instance_id or "")
+    behind = b.generation
+    n = await wire.join("n", "t4")
+    while (await rejoin(a))[1] < n.member_epoch:
+        pass  # it may have to give up a partition first
+    assert code(await wire.heartbeat("n", -1)) == "NONE"
+    assert await listed(wire) == ("classic", "PreparingRebalance")
+    assert await b.heartbeat() is REBALANCE
+
+    assert (await a.join()).error_code is NONE  # at the end of the phase, which `b` missed
+    assert (await a.sync()).error_code is NONE
+    again = asyncio.ensure_future(a.join())
+
+    async def is_preparing() -> bool:
+        return (await listed(wire))[1] == "PreparingRebalance"
+
+    await eventually(is_preparing)
+    b.generation = behind
+    assert (await b.heartbeat(), await b.commit("t4", {2: 4})) == (ILLEGAL, {2: ILLEGAL})
+    assert (await b.sync()).error_code is ILLEGAL
+    assert (await again).error_code is NONE
+
+
 async def test_scenario_59_what_hinders_an_upgrade(wire: Wire) -> None:
     custom = await wire.member(metadata=subscription(["t4"], b"user data"))
     await custom.join()
