@@ -225,6 +225,27 @@ async def test_scenario_59_what_hinders_an_upgrade(wire: Wire) -> None:
     assert await garbage.heartbeat() is NONE
 
 
+async def test_consumer_joins_a_classic_group_without_members_before_its_first_generation(
+    valkey: ValkeyServer,
+) -> None:
+    async with wire_of(valkey, group_initial_rebalance_delay_ms=60_000) as wire:
+        k = await wire.member(metadata=metadata())
+        parked = asyncio.ensure_future(k.join())
+
+        async def has_joined() -> bool:
+            return bool(k.member_id) and (await listed(wire))[1] == "PreparingRebalance"
+
+        await eventually(has_joined)
+        assert code(await (await wire.member(member_id=k.member_id)).leave()) == "NONE"
+        assert (await parked).error_code is UNKNOWN
+        assert await listed(wire) == ("classic", "PreparingRebalance")
+
+        n = await wire.join("n", "t4")
+
+        assert (code(n), wire.parts(n)) == ("NONE", {"t4": [0, 1, 2, 3]})
+        assert await listed(wire) == ("consumer", "Stable")
+
+
 async def test_scenario_60_parked_requests(wire: Wire) -> None:
     (a,) = await classic_group(wire, {})
     k = await wire.member(metadata=metadata())

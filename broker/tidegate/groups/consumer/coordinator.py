@@ -47,6 +47,7 @@ from tidegate.groups.expire_and_retry import (
     nobody,
 )
 from tidegate.groups.expiry import expire_group
+from tidegate.groups.model import GroupState
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -65,6 +66,9 @@ _MEMBERS_CACHED_MAX: Final = 20_000
 
 _BYTES_OF_SIZE: Final = 100
 """Of stored members: reading them takes as long as a decision on one topic."""
+
+_PREPARING: Final = GroupState.PREPARING.encode()
+"""Also of a group whose members left before its first generation."""
 
 OnDecided = Callable[[Decided], None]
 """Called once with the answer of a heartbeat, or with its error."""
@@ -164,7 +168,7 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             )  # fmt: skip
             if before != after:
                 continue
-            if not records:
+            if not records and before[4] != _PREPARING:
                 return await self.read(keys)  # the members left meanwhile
             return conversion.from_classic(before, records, subscriptions, assignments, topics, self._blobs)
         raise CoordinatorLoadInProgress("the group changes faster than it can be read")
