@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from unittest import mock
 
 import pytest
 
 from tests.support.logs import TOPIC, append, append_later, batch, batches_of, broker, given_log, read, read_all
 from tests.support.markers import build_marker
-from tidegate.errors import OffsetOutOfRange, UnknownTopicOrPartition
+from tidegate.errors import OffsetOutOfRange, StoreUnavailable, UnknownTopicOrPartition
+from tidegate.log import producers_table
+from tidegate.log.admission import SEQUENCE_GAP_TIMEOUT_MS
 from tidegate.log.append import ENTRY_BATCHES_MAX
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
@@ -189,3 +192,49 @@ async def test_small_batches_of_an_entry_leave_in_one_piece(store: Store, settin
     second = 12 + int.from_bytes(zstd[8:12])
     zstd[second + 22] |= 4
     assert holds_zstd([zstd])
+
+
+async def test_append_4000_batches_in_reverse_judges_few_times(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = mock.Mock(side_effect=producers_table.judge)
+    monkeypatch.setattr("tidegate.log.admission.judge", judged)
+    batches = [batch(producer_id=9, epoch=0, sequence=sequence) for sequence in reversed(range(4_000))]
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        appended = await asyncio.gather(*(append_later(log, one) for one in batches))
+    assert [one.base_offset for one in appended] == list(reversed(range(4_000)))
+    assert judged.call_count < 10 * len(batches)
+
+
+async def test_append_gapped_batches_are_not_judged_with_each_append_of_others(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        await append(log, producer_id=9, epoch=0, sequence=0)
+        monkeypatch.setattr("tidegate.log.admission._GAP_REFRESH_S", SEQUENCE_GAP_TIMEOUT_MS / 1000)
+        gapped = [append_later(log, batch(producer_id=9, epoch=0, sequence=sequence)) for sequence in range(2, 102)]
+        judged = mock.Mock(side_effect=producers_table.judge)
+        monkeypatch.setattr("tidegate.log.admission.judge", judged)
+        for _ in range(50):
+            await append(log)
+        assert judged.call_count <= 5 * len(gapped)
+        await append(log, producer_id=9, epoch=0, sequence=1)
+        assert [(await one).base_offset for one in gapped] == list(range(52, 152))
+
+
+async def test_append_too_many_waiting_batches_of_a_producer_are_sent_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.waiting.WAITING_MAX", 2)
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        futures = [append_later(log, batch(producer_id=9, epoch=0, sequence=sequence)) for sequence in (4, 2, 3, 0)]
+        with pytest.raises(StoreUnavailable):
+            await futures[2]
+        assert (await futures[3]).base_offset == 0
+        assert (await append(log, producer_id=9, epoch=0, sequence=1)).base_offset == 1
+        assert (await futures[1]).base_offset == 2
+        assert (await append(log, producer_id=9, epoch=0, sequence=3)).base_offset == 3
+        assert (await futures[0]).base_offset == 4

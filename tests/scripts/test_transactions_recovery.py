@@ -293,8 +293,11 @@ async def _until_queued(broker: WholeBroker, name: str, epoch: int) -> None:
     appends: Any = broker.context.logs.partition(topic, 0)._appends
     async with asyncio.timeout(MARKER_WAIT_S):
         while True:
-            aside = [] if topic.format == "batch" else [one for some in appends._asking.values() for one in some]
-            if any(one.batch.producer_epoch == epoch for one in (*appends._queue, *aside)):
+            if topic.format == "batch":
+                queued = [*appends._queue, *appends._waiting.batches()]
+            else:
+                queued = [*appends._queue, *(one for some in appends._asking.values() for one in some)]
+            if any(one.batch.producer_epoch == epoch for one in queued):
                 return
             await asyncio.sleep(0.01)
 

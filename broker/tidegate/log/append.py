@@ -17,8 +17,7 @@ process and this append; the next read of the log either finds that field or pro
 Until then the batches stay queued, and those whose deadline passes are answered with REQUEST_TIMED_OUT, which does
 not claim that the batch was not stored (`unresolved.py`).
 
-Invariants: at most one entry in flight; `on_done` is called exactly once per batch; batches of one producer
-keep their order.
+Invariants: at most one entry in flight; `on_done` is called once per batch; a producer's batches keep their order.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from tidegate.log.entries import CONTROL, Entry, StrayEntry
 from tidegate.log.outgoing import Appended, Commands, InFlightEntry, InTransaction, OnAppended, QueuedBatch
 from tidegate.log.producers_table import ProducerState
 from tidegate.log.unresolved import Unresolved
+from tidegate.log.waiting import WaitingBatches
 from tidegate.store.outcome import Failure, Gone, Moved, Refused, Stale, Unknown
 from tidegate.store.scripts import Script
 
@@ -72,6 +72,7 @@ class Appends:
         self._high_watermark = high_watermark
         self._notify = notify
         self._queue: deque[QueuedBatch] = deque()
+        self._waiting = WaitingBatches()
         self._in_flight: InFlightEntry | None = None
         self.unresolved = Unresolved(log.settings.broker_lease_timeout_ms / 1000)
         self._scheduled = False
@@ -87,10 +88,14 @@ class Appends:
         """Queue a batch; `on_done` is called exactly once, never before this returns."""
         log = self._log
         self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s, transaction))
-        self.schedule()
+        self._schedule()
 
     def schedule(self) -> None:
-        """Judge the queued batches at the end of the tick."""
+        """Judge the queued and the waiting batches at the end of the tick."""
+        self._waiting.requeue_all(self._queue)
+        self._schedule()
+
+    def _schedule(self) -> None:
         if not self._scheduled and self._in_flight is None:
             self._scheduled = True
             self._log.loop.call_soon(self._flush)
@@ -113,6 +118,7 @@ class Appends:
     def _refuse_all(self, stray: StrayEntry) -> None:
         """Nothing can follow `stray`: refuse the batches queued before the last refresh, refresh for the others."""
         kept: deque[QueuedBatch] = deque()
+        self._waiting.requeue_all(self._queue)
         for item in self._queue:
             if item.proved and not item.done:
                 self.done(item, stray)
@@ -137,10 +143,9 @@ class Appends:
 
     def _take(self, state: LogState) -> tuple[list[QueuedBatch], dict[int, ProducerState], int]:
         """Dequeue the batches of the next entry; return them, their producers' next states and their bytes."""
-        queue, limit = self._queue, ENTRY_BYTES_MAX
+        queue, waiting, limit = self._queue, self._waiting, ENTRY_BYTES_MAX
         taken: list[QueuedBatch] = []
         producers: dict[int, ProducerState] = {}
-        kept: deque[QueuedBatch] = deque()
         size, offset, clock, stamps = 0, state.end, self._log.store.clock, self._log.log_append_time
         while queue:
             item = queue.popleft()
@@ -160,21 +165,24 @@ class Appends:
                 producer = planned or state.producers.get(batch.producer_id)
                 if not self.admission.accepts(state, item, producer, planned is not None):
                     if not item.done:
-                        kept.append(item)
+                        self._wait(item)
                     continue
                 self.unresolved.accepted(batch)
             if stamps:
                 item.stamp(clock.now_ms())
             if batch.producer_id >= 0:
-                producers[batch.producer_id] = after(producer, item, offset, clock.now_ms())
-                if kept and any(other.batch.producer_id == batch.producer_id for other in kept):
-                    queue.extendleft(reversed(kept))  # a batch in `kept` may wait for this one
-                    kept.clear()
+                producers[batch.producer_id] = producer = after(producer, item, offset, clock.now_ms())
+                if waiting and (following := waiting.take_next(batch.producer_id, producer)) is not None:
+                    queue.appendleft(following)
             taken.append(item)
             size = total
             offset += batch.last_offset_delta + 1
-        queue.extendleft(reversed(kept))
         return taken, producers, size
+
+    def _wait(self, item: QueuedBatch) -> None:
+        if not self._waiting.add(item):
+            failure = StoreUnavailable("too many batches of the producer wait")
+            self.give_up(item, self.unresolved.answer(item, failure, self._log.loop.time()))
 
     def refresh(self) -> None:
         """Refresh the log's state for the queued batches."""
@@ -184,7 +192,7 @@ class Appends:
         self._log.loop.call_soon(self._refresh_now)
 
     def _refresh_now(self) -> None:
-        asked = [item for item in self._queue if not item.done]
+        asked = [item for item in (*self._queue, *self._waiting.batches()) if not item.done]
         self._refresher.refresh(lambda failure: self._on_refreshed(asked, failure))
 
     def _on_refreshed(self, asked: list[QueuedBatch], failure: KafkaError | None) -> None:
@@ -227,6 +235,8 @@ class Appends:
     def _on_append(self, sent: InFlightEntry, outcome: bytes | Failure) -> None:
         self._in_flight = None
         if isinstance(outcome, bytes):
+            if self._waiting:
+                self._waiting.requeue(sent.producers, self._queue)
             if sent.counter in self.unresolved.entries:
                 self._confirm(sent)
         else:
@@ -234,7 +244,7 @@ class Appends:
             if isinstance(outcome, Stale):
                 return
         if self._queue:
-            self.schedule()
+            self._schedule()
 
     def _on_append_failed(self, sent: InFlightEntry, failure: Failure) -> None:
         """Queue the entry's batches again: the entry is not in the log, or its outcome is unknown."""
@@ -274,11 +284,13 @@ class Appends:
         self._refresher.refresh(refreshed)
 
     def _file_again(self, sent: InFlightEntry) -> None:
+        self._waiting.requeue_all(self._queue)
         self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
 
     def _give_up_overdue(self, failure: KafkaError) -> None:
         now = self._log.loop.time()
         producers: set[int] = set()
+        self._waiting.requeue_all(self._queue)
         for item in list(self._queue):
             producer_id = item.batch.producer_id
             if not item.done and (now > item.deadline or producer_id in producers):
@@ -292,6 +304,7 @@ class Appends:
         A batch of another epoch is of another instance of the producer: the coordinator may confirm it.
         """
         producer = item.batch.producer_id, item.batch.producer_epoch
+        self._waiting.requeue_all(self._queue)
         for other in list(self._queue):
             is_same = (other.batch.producer_id, other.batch.producer_epoch) == producer
             if is_same and other.transaction is not None and not other.done:
@@ -380,6 +393,7 @@ class Appends:
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()
         now = self._log.loop.time()
+        self._waiting.requeue_all(self._queue)
         queue, self._queue = self._queue, deque()
         for item in queue:
             if not item.done:

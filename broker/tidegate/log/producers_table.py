@@ -84,6 +84,11 @@ def judge(state: ProducerState | None, epoch: int, base_sequence: int, last_offs
     return Verdict.GAP if ahead < _AHEAD_MAX else Verdict.BEHIND
 
 
+def next_sequence(state: ProducerState) -> int:
+    """The base sequence that follows the producer's last batch; it must have one."""
+    return (state.batches[-1].last_sequence + 1) & _MASK
+
+
 def is_after(sequence: int, other: int) -> bool:
     """Whether a sequence is above another, modulo 2^31."""
     return 0 < (sequence - other) & _MASK < _AHEAD_MAX
