@@ -15,16 +15,23 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.scripts.test_cold_reads import given_two_tiers
-from tests.support.logs import TOPIC, append, broker, given_log, read, read_all
+from tests.support.logs import TOPIC, append, batch_bytes, batches_of, broker, given_log, read, read_all
+from tests.support.markers import build_marker
+from tests.support.segments import archive
+from tests.support.transactions import transactional
 from tests.support.whole_broker import WholeBroker, request
 from tidegate.cli.client import backup_contents
 from tidegate.cli.client.backup_restore import Restore
+from tidegate.cli.client.backup_transactions import LogTransactions
 from tidegate.cli.failures import DONE, FAILED, CommandFailed
 from tidegate.cli.main import command_line
 from tidegate.cluster.identity import open_cluster
 from tidegate.errors import OffsetOutOfRange
+from tidegate.log.partition import PartitionLog
+from tidegate.log.state import LogState
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
+from tidegate.store.keys import LogKeys
 from tidegate.store.store import Store
 
 OTHER = "other"
@@ -315,3 +322,68 @@ async def test_restored_log_is_read_from_its_archive(
     assert [bytes(batch.buffer) for batch in archived] == before[:34]
     assert (lost.base_offset, lost.last_offset_delta, lost.record_count) == (68, 11, 0)
     assert (new.base_offset, new.record_count) == (80, 2)
+
+
+def _records(producer_id: int) -> bytes:
+    return transactional(batch_bytes(1, producer_id, 0, 0))
+
+
+def _marker(producer_id: int, *, commits: bool) -> bytes:
+    return build_marker(
+        producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, committed=commits, timestamp_ms=5
+    )
+
+
+async def _add(log: PartitionLog, *batches: bytes) -> LogState:
+    """Append batches, an entry each, as another broker does; the state after them."""
+    base = (await log.refresh()).end
+    for at, one in enumerate(batches, base):
+        await log.store.command("XADD", log.keys.log, f"{at}-1", "w", "other:1", "b", one)
+    return await log.refresh()
+
+
+async def test_restored_log_has_the_transactions_behind_the_snapshot_of_producers(
+    store: Store, settings: Settings, tmp_path: Path
+) -> None:
+    """Those that were open at the end are aborted: no marker of theirs follows in the restored log."""
+    file, root = tmp_path / "backup", tmp_path / "archive"
+    record = {"id": TOPIC.topic_hex, "partitions": 1, "wanted": 1, "format": "batch", "state": "ready", "config": 0}
+    await open_cluster(store, settings)
+    await given_log(store)
+    await store.command("HSET", store.cluster_keys.topics, "default/orders", json.dumps(record))
+    async with broker(settings, archive_path=str(root)) as logs:
+        log = logs.partition(TOPIC, 0)
+        state = await _add(log, batch_bytes(1), _records(1), _records(2), _records(3), _records(4), batch_bytes(1))
+        await log.save_producers(state, 6)
+        await _add(log, _marker(1, commits=False), _records(5), _records(6), batch_bytes(1))
+        await archive(log, root, 10, segment_batches=10, row_group_batches=10)
+        await _add(log, _marker(2, commits=False), _marker(3, commits=True), _records(7), _marker(6, commits=True))
+        assert int(await store.command("HGET", log.keys.producers, "offset")) == 6
+    await typed("create", file, *at(settings))
+    await typed("restore", file, *at(settings, OTHER))
+
+    async with broker(settings, archive_path=str(root), key_prefix=OTHER) as logs:
+        log = logs.partition(TOPIC, 0)
+        found = await read(log, 0, committed=True)
+        assert (await log.end_offset()).last_stable_offset == 14
+        assert [one.base_offset for one in batches_of(found)] == list(range(10))
+        assert sorted(found.aborted) == [(1, 1), (2, 2), (4, 4), (5, 7)]
+        await _add(log, transactional(batch_bytes(1, 9, 0, 0)), _marker(9, commits=False), batch_bytes(1))
+        later = await read(log, 14, committed=True)
+        assert (9, 14) in later.aborted
+        assert (await log.refresh()).transactions.aborted_between(14, 15)[-1] == (9, 14)
+
+
+async def test_transactions_of_a_log_trimmed_above_its_snapshot_are_read_again(store: Store, client: Any) -> None:
+    keys = LogKeys.of("tidegate", "default", "orders", 0, TOPIC.topic_hex)
+    await given_log(store)
+    await store.command("XADD", keys.log, "5-1", "w", "other:1", "b", _records(1))
+    await store.command("HSET", keys.producers, "offset", 4)
+    transactions = LogTransactions(client, keys)
+
+    assert not transactions.read_up_to(6)
+    await store.command("HSET", keys.producers, "offset", 5)
+    transactions = LogTransactions(client, keys)
+    assert transactions.read_up_to(6)
+    assert transactions.aborted_at(6, 6) == "1:5:6:6"
+    assert transactions.aborted_at(6, 5) == ""

@@ -12,16 +12,11 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from tidegate.store.keys import LogKeys
-from tidegate.store.scripts import Script
+from tidegate.store.transaction_events import ABORT, READ_TRANSACTIONS, RECORDS, events_of
 from tidegate_pipeline.errors import LogGone
 from tidegate_pipeline.sources.reads import Planning, Read
 
-READ_TRANSACTIONS: Final = Script("archive/read_transactions")
-
-_RECORDS: Final = 0
-_ABORT: Final = 2
 _TRIES: Final = 3
-_PARTS_OF_EVENT: Final = 3
 _FIELDS_OF_SNAPSHOT: Final = (b"offset", b"max_timestamp", b"max_timestamp_base", b"aborted")
 _TRANSACTION_START_AT: Final = 3
 
@@ -60,13 +55,12 @@ class Transactions:
     def add(self, events: list[int]) -> None:
         """What a script has read: offset, producer id and kind of each event."""
         self._by_producer.clear()
-        for at in range(0, len(events), _PARTS_OF_EVENT):
-            offset, producer_id, kind = events[at : at + _PARTS_OF_EVENT]
-            if kind == _RECORDS:
+        for offset, producer_id, kind in events_of(events):
+            if kind == RECORDS:
                 self.open.setdefault(producer_id, offset)
                 continue
             first = self.open.pop(producer_id, offset)
-            if kind == _ABORT:
+            if kind == ABORT:
                 self.aborted.append(Aborted(producer_id, first, offset))
 
 

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 import tidegate
 from tidegate.cli.client.backup_file import FORMAT, HEADER, VERSION, Line
+from tidegate.cli.client.backup_transactions import LogTransactions
 from tidegate.cli.failures import CommandFailed
 from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from tidegate.store.scripts import Script
@@ -28,6 +29,8 @@ GROUP_FIELDS: Final = (
 """What remains of a group without members."""
 _AT_ONCE: Final = 500
 _LOST: Final = 56
+_TRIES: Final = 3
+"""To read the transactions of a log that is trimmed meanwhile."""
 
 T = TypeVar("T")
 
@@ -164,17 +167,37 @@ class ClusterReader:
 
     def _log(self, keys: LogKeys) -> tuple[Line | None, list[list[Any]]]:
         """Where the log begins and ends, and its archived segments; None for a log that is not created yet."""
-        names = [keys.log, keys.meta, keys.archive, keys.segments, keys.producers]
+        log, segments = self._described(keys)
+        if log is None or keys.is_record or not log["archive"]:
+            return log, segments
+        for _ in range(_TRIES):
+            transactions = LogTransactions(self._client, keys)
+            log, segments = self._described(keys)  # again: its end is not below the snapshot's offset
+            if log is None:
+                break
+            is_whole = transactions.read_up_to(int(log["end"]))
+            log["aborted"] = transactions.aborted_at(int(log["end"]), log["archive"][1])
+            if is_whole:
+                break
+        else:
+            self.warnings.append(
+                f"{keys.log}: entries behind its snapshot of producers are lost: some records of "
+                "aborted transactions may be restored as committed"
+            )
+        return log, segments
+
+    def _described(self, keys: LogKeys) -> tuple[Line | None, list[list[Any]]]:
+        names = [keys.log, keys.meta, keys.archive, keys.segments]
         code, *described = self._client.eval(DESCRIBE_LOG.source, len(names), *names)
         if code:
             if code == _LOST:
                 self.warnings.append(f"{keys.log}: its stream is lost; a restore creates it empty, from offset 0 on")
             return None, []
-        log_start, end, epochs, failover_epoch, aborted, index, *archive = described
+        log_start, end, epochs, failover_epoch, index, *archive = described
         segments = [[int(last), text(segment)] for segment, last in zip(index[::2], index[1::2], strict=True)]
         return {
             "start": int(log_start), "end": text(end), "epochs": text(epochs), "failover_epoch": int(failover_epoch),
-            "aborted": text(aborted), "archive": [int(one) for one in archive if one is not None],
+            "archive": [int(one) for one in archive if one is not None],
         }, segments  # fmt: skip
 
 
