@@ -18,7 +18,7 @@ both show in the meta, which is read after the last page: the load starts again 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -45,6 +45,8 @@ PAGE_ENTRIES_MAX: Final = 256
 _SNAPSHOT_TRIES: Final = 5
 _PRODUCERS_PER_SLICE: Final = 500
 """Producer states parsed before the event loop runs other work: about 5 ms."""
+_BATCHES_PER_SLICE: Final = 2_000
+"""Batches parsed, or applied, before the event loop runs other work: about 4 ms. An entry is not divided."""
 
 
 class LogLost(KafkaStorageError):
@@ -64,7 +66,7 @@ async def pages(
     while True:
         count = page_entries(mean_entry_bytes)
         reply = await store.read_at_owner("XRANGE", keys.log, first, "+", "COUNT", count)
-        entries, found = parse_entries(reply)
+        entries, found = await _parse_in_slices(reply)
         if strays is not None:
             strays += found
         if entries:
@@ -73,6 +75,31 @@ async def pages(
         if len(reply) < count:
             return
         first = f"({reply[-1][0].decode()}"
+
+
+async def _parse_in_slices(reply: Sequence[Any]) -> tuple[list[Entry], list[StrayEntry]]:
+    entries: list[Entry] = []
+    strays: list[StrayEntry] = []
+    first = field_count = 0
+    for end, (_, fields) in enumerate(reply, 1):
+        field_count += len(fields or ())
+        if end == len(reply) or field_count >= 2 * _BATCHES_PER_SLICE:
+            found = parse_entries(reply[first:end])
+            entries += found[0]
+            strays += found[1]
+            first, field_count = end, 0
+            await asyncio.sleep(0)
+    return entries, strays
+
+
+async def _apply_in_slices(state: LogState, entries: Iterable[Entry], now_ms: int) -> None:
+    batch_count = 0
+    for entry in entries:
+        state.apply(entry, now_ms)
+        batch_count += len(entry.ends)
+        if batch_count >= _BATCHES_PER_SLICE:
+            batch_count = 0
+            await asyncio.sleep(0)
 
 
 async def entry_holding(store: Store, keys: LogKeys, offset: int) -> Entry | None:
@@ -116,10 +143,8 @@ async def load_state(
                         break
                     logger.error("log_without_its_snapshot", log=keys.log, snapshot=state.end, first=last[0].base)
                 first = False
-                for entry in last:
-                    state.apply(entry, store.clock.now_ms())
-                    if entry.writer.startswith(writer):
-                        own.append(entry)
+                await _apply_in_slices(state, last, store.clock.now_ms())
+                own += (entry for entry in last if entry.writer.startswith(writer))
         if whole and not await _is_replaced(store, keys, state):
             break
         if whole and attempt == _SNAPSHOT_TRIES - 1:

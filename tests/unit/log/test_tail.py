@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.logs import batch_bytes
+from tidegate.log import read
 from tidegate.log.entries import Entry, parse_entry
 from tidegate.log.read import gather
 from tidegate.log.state import LogState
@@ -95,6 +97,15 @@ def test_tail_slice_is_whole_batches_from_the_one_with_the_offset(counts: list[l
     assert found.end_offset in starts and found.end_offset > offset
     assert found.size <= bytes_max or found.end_offset == starts[starts.index(first) + 1]
     assert gather(state, held, offset, bytes_max, False, state.high_watermark).size <= bytes_max
+
+
+def test_tail_slice_ends_with_the_entry_that_reaches_the_batch_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "_BATCHES_MAX", 4)
+    entries = [entry(base, 1, 1, 1) for base in range(0, 12, 3)]
+    state = LogState(end=12, log_start=0, local_start=0, epochs=[(0, 0)], failover_epoch=1, high_watermark=12)
+
+    assert gather(state, entries, 1, 1 << 20, True, 12).end_offset == 6
+    assert gather(state, entries[2:], 6, 1 << 20, True, 12).end_offset == 12
 
 
 def test_tail_cached_bytes_covers_what_entries_of_one_small_batch_take() -> None:
