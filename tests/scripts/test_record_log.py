@@ -24,6 +24,7 @@ from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.entry_ids import RecordIds
 from tidegate.records.record import Record, read_records
 from tidegate.settings import Settings
+from tidegate.store.redis_outage import RedisOutage
 from tidegate.store.store import Store
 from tidegate.topics import configs
 
@@ -527,8 +528,9 @@ async def test_batch_with_a_connection_lost_before_its_proof_is_not_acknowledged
     assert code is (ErrorCode.not_enough_replicas_after_append if is_lost else NONE)
 
 
+@pytest.mark.parametrize("replicated_count", [0, 1])
 async def test_produce_behind_an_unproved_batch_that_was_lost_is_not_out_of_order(
-    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch, replicated_count: int
 ) -> None:
     """At OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka takes a new epoch and sends all anew, also what is stored."""
     log, loop = log_of(broker), asyncio.get_running_loop()
@@ -542,12 +544,30 @@ async def test_produce_behind_an_unproved_batch_that_was_lost_is_not_out_of_orde
         return code
 
     stored = ErrorCode.not_enough_replicas_after_append
-    assert await sent(0) is stored
+    assert [await sent(sequence) for sequence in range(replicated_count)] == [stored] * replicated_count
     replicated = [await store.command("DUMP", key) for key in keys]
-    assert await sent(1) is stored
+    assert await sent(replicated_count) is stored
     for key, dump in zip(keys, replicated, strict=True):  # as a replica that is promoted has them
-        await store.command("RESTORE", key, 0, dump, "REPLACE")
+        await store.command("DEL", key)
+        if dump is not None:
+            await store.command("RESTORE", key, 0, dump)
 
-    assert await sent(2) is ErrorCode.request_timed_out
+    assert await sent(replicated_count + 1) is ErrorCode.request_timed_out
     assert [await sent(sequence) for sequence in (0, 1, 2)] == [stored] * 3
     assert len(await entries(store)) == 3
+
+
+async def test_produce_of_an_unknown_producer_after_an_outage_waits_for_batches_before_it(
+    broker: WholeBroker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches before it may have been refused before this broker had them: their retries are on the way."""
+    client = broker.client()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RedisOutage, "recently_recovered", True)
+        during = (await produce(client, batch_bytes(1, 7, 0, 1))).error_code
+    after = [(await produce(client, batch_bytes(1, 7, 0, sequence))).error_code for sequence in (0, 1)]
+
+    assert during is ErrorCode.kafka_storage_error
+    assert after == [NONE, NONE]
+    assert len(await entries(store)) == 2

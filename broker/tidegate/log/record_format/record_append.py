@@ -247,27 +247,36 @@ class RecordAppends:
                 self._ask(item, f"{ms}:{sequence}")
             elif verdict in _REFUSED:
                 self._done(item, _REFUSED[verdict]())
-            elif self._waits(item, verdict):
+            elif self._tries_again(item, verdict):
                 again.append(item)
-            else:
-                behind = self._unresolved.answer_behind_failed(item.batch, log.loop.time())
-                self._give_up(item, behind or OutOfOrderSequenceNumber())
         self._queue.extendleft(reversed(again))
         if appended:
             log.appended()
 
-    def _waits(self, item: _Queued, verdict: int) -> bool:
-        """Whether to try again: the batch before it may be under way at another broker."""
+    def _tries_again(self, item: _Queued, verdict: int) -> bool:
+        """Whether to try a batch behind a gap again: the one before it may be under way; otherwise answer it."""
         now_s = self._log.loop.time()
         if not item.gap_until_s:
             item.gap_until_s = now_s + _GAP_WAIT_S
         if now_s < item.gap_until_s:
             return True
-        from_zero = item.transaction is not None and item.transaction.from_zero
-        if verdict == _UNKNOWN_GAP and not item.is_final and not from_zero:
-            item.is_final = True
-            return True
-        return False
+        failure = self._gap_failure(item, verdict)
+        if failure is not None:
+            self._give_up(item, failure)
+            return False
+        item.is_final = True
+        return True
+
+    def _gap_failure(self, item: _Queued, verdict: int) -> KafkaError | None:
+        """The error for a batch whose predecessor did not arrive; None if it is the first of an unknown producer."""
+        behind = self._unresolved.answer_behind_failed(item.batch, self._log.loop.time())
+        if behind is not None:
+            return behind
+        if verdict != _UNKNOWN_GAP or (item.transaction is not None and item.transaction.from_zero):
+            return OutOfOrderSequenceNumber()
+        if self._log.store.outage.recently_recovered:
+            return StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
+        return None
 
     # -- transactions
 
