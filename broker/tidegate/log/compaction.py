@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from operator import itemgetter
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +58,7 @@ _SWAP_TRIES: Final = 100
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _LAG_OFF_MS: Final = 1 << 62
 _WRITER: Final = b"compaction"
+_MARKER: Final = itemgetter(1)
 
 OnPage = Callable[[], Awaitable[None]]
 
@@ -85,7 +88,7 @@ class _Plan:
     markers_before_ms: int
     latest: dict[bytes, int] = field(default_factory=dict)
     aborted: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """Producer id -> first offset and marker offset of the aborted transactions in the index."""
+    """Producer id -> first offset and marker offset of its aborted transactions in the index, in order."""
     indexed: set[int] = field(default_factory=set)
     """The offsets of their markers."""
     in_transaction: set[int] = field(default_factory=set)
@@ -93,9 +96,11 @@ class _Plan:
 
     def is_aborted(self, batch: Batch, base: int) -> bool:
         """Whether the batch at `base` belongs to an aborted transaction."""
-        return batch.is_transactional and any(
-            first <= base < marker for first, marker in self.aborted.get(batch.producer_id, ())
-        )
+        if not batch.is_transactional:
+            return False
+        aborted = self.aborted.get(batch.producer_id, ())
+        i = bisect_right(aborted, base, key=_MARKER)
+        return i < len(aborted) and aborted[i][0] <= base
 
     def drops_marker(self, batch: Batch, base: int) -> bool:
         """Whether the control batch at `base` has no use any more, by the batches that the second pass has read."""
