@@ -369,6 +369,54 @@ async def test_produce_of_many_partitions_adds_them_in_few_writes(brokers: Broke
     assert len((await brokers.fetch("wide", index=49, end=2)).markers) == 1
 
 
+async def test_produce_of_many_partitions_verifies_them_in_few_reads(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers.create("wide", 50)
+    await brokers.create("other", 1)
+    producer, reads = await brokers.producer().init(), list[str]()
+    await producer.add(*(("wide", index) for index in range(50)))
+    command = Store.command
+
+    async def counting(self: Store, name: str, *args: Any) -> Any:
+        if name == "HGETALL":
+            reads.append(args[0])
+        return await command(self, name, *args)
+
+    monkeypatch.setattr(Store, "command", counting)
+    wide = (producer.produce("wide", index=index, version=11) for index in range(50))
+    *codes, (not_added, _) = await asyncio.gather(*wide, producer.produce("other", version=11))
+
+    assert {code for code, _ in codes} == {NONE}
+    assert not_added is E.transaction_abortable
+    assert len(reads) < 10
+
+
+@pytest.mark.parametrize("adds", [True, False])
+async def test_confirm_with_a_listener_that_fails_leaves_the_others(brokers: Brokers, adds: bool) -> None:
+    producer, coordinator = await brokers.producer().init(), brokers.all[0].context.transactions
+    await producer.add(("t", 0))
+    keys = coordinator.records.keys("default", "T")
+    topic = brokers.all[0].context.catalog.get("default", "t")
+    assert topic is not None
+    partition, answers = TransactionPartition("t", 0, topic.topic_hex), list[Any]()
+
+    def fail(_: object) -> None:
+        answers.append("failed")
+        raise MemoryError
+
+    async with asyncio.timeout(MARKER_WAIT_S):
+        for count in (2, 4):
+            for listener in (fail, answers.append):
+                coordinator.confirm(
+                    keys, producer.id, producer.epoch, partition, listener, adds=adds, not_added=StoreUnavailable
+                )
+            while len(answers) < count:
+                await asyncio.sleep(0.01)
+
+    assert answers == ["failed", None] * 2
+
+
 async def test_record_of_many_partitions_is_read_and_written_beside_the_event_loop(
     brokers: Brokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

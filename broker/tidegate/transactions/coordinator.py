@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 import structlog
@@ -40,11 +39,12 @@ COMPLETE_BEFORE_REPLY_S: Final = 0.5
 request the error CONCURRENT_TRANSACTIONS."""
 
 
-@dataclass(slots=True)
-class _Adding:
-    """Partitions that a producer's batches wait for; one write adds all that arrived during the one before."""
+class _Asked(NamedTuple):
+    """A partition that a batch waits for; `not_added` makes the error if it is not in the transaction."""
 
-    waiting: list[tuple[TransactionPartition, OnConfirmed]] = field(default_factory=list)
+    partition: TransactionPartition
+    on_confirmed: OnConfirmed
+    not_added: Callable[[], KafkaError]
 
 
 class Coordinator:
@@ -60,7 +60,8 @@ class Coordinator:
         self._logs = logs
         self._producer_ids = producer_ids
         self.tasks = TaskSet()
-        self._adding: dict[tuple[str, int, int], _Adding] = {}
+        self._asked: dict[tuple[str, int, int, bool], list[_Asked]] = {}
+        """By key, producer id, epoch and `adds`: one access serves all that asked during the one before."""
 
     async def close(self) -> None:
         """Stop; other brokers complete what is left."""
@@ -138,30 +139,53 @@ class Coordinator:
         Requests of one producer that arrive together are served together. `not_added` makes the error otherwise.
         """
 
-        if not adds:
-            self.tasks.start(self._verify(keys, producer_id, epoch, partition, on_confirmed, not_added))
-            return
-        key = (keys.transaction, producer_id, epoch)
-        adding = self._adding.get(key)
-        if adding is None:
-            adding = self._adding[key] = _Adding()
-            self.tasks.start(self._add_all(keys, producer_id, epoch, adding))
-        adding.waiting.append((partition, on_confirmed))
+        key = (keys.transaction, producer_id, epoch, adds)
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = []
+            self.tasks.start(self._answer_all(keys, producer_id, epoch, adds))
+        asked.append(_Asked(partition, on_confirmed, not_added))
 
-    async def _verify(
-        self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
-        on_confirmed: OnConfirmed, not_added: Callable[[], KafkaError],
-    ) -> None:  # fmt: skip
-        failure: KafkaError | None = None
+    async def _answer_all(self, keys: TransactionKeys, producer_id: int, epoch: int, adds: bool) -> None:
+        key = (keys.transaction, producer_id, epoch, adds)
+        access = self._add_all if adds else self._verify_all
+        await asyncio.sleep(0)  # the other partitions of the same request
+        while asked := self._asked[key]:
+            self._asked[key] = []
+            try:
+                failures = await access(keys, producer_id, epoch, asked)
+            except Exception as error:  # noqa: BLE001 - becomes the batches' error
+                failures = [error_of(error, "transaction_not_confirmed")] * len(asked)
+            for one, failure in zip(asked, failures, strict=True):
+                try:
+                    one.on_confirmed(failure)
+                except Exception:
+                    logger.exception("transaction_callback_failed", transaction=keys.ref)
+        del self._asked[key]
+
+    async def _add_all(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, asked: list[_Asked]
+    ) -> list[KafkaError | None]:
+        await self.add(keys, producer_id, epoch, {one.partition for one in asked})
+        return [None] * len(asked)
+
+    async def _verify_all(
+        self, keys: TransactionKeys, producer_id: int, epoch: int, asked: list[_Asked]
+    ) -> list[KafkaError | None]:
+        found = await self.find(keys, producer_id, epoch)
+        return [await self._verify(keys, found, one) for one in asked]
+
+    async def _verify(self, keys: TransactionKeys, found: Transaction, asked: _Asked) -> KafkaError | None:
+        partition = asked.partition
+        if not _has_by_name(found, partition):
+            return asked.not_added()
+        if partition in found.partitions:
+            return None
         try:
-            one = await self.find(keys, producer_id, epoch)
-            if not _has_by_name(one, partition):
-                failure = not_added()
-            elif partition not in one.partitions:
-                await self._add_made_again(keys, producer_id, epoch, partition, not_added)
+            await self._add_made_again(keys, found.producer_id, found.epoch, partition, asked.not_added)
         except Exception as error:  # noqa: BLE001 - becomes the batch's error
-            failure = error_of(error, "transaction_not_confirmed")
-        on_confirmed(failure)
+            return error_of(error, "transaction_not_confirmed")
+        return None
 
     async def _add_made_again(
         self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
@@ -184,20 +208,6 @@ class Coordinator:
         await self._catalog.refresh()
         async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
             await self._change(keys, decide)
-
-    async def _add_all(self, keys: TransactionKeys, producer_id: int, epoch: int, adding: _Adding) -> None:
-        key = (keys.transaction, producer_id, epoch)
-        await asyncio.sleep(0)  # the other partitions of the same request
-        while adding.waiting:
-            waiting, adding.waiting = adding.waiting, []
-            failure: KafkaError | None = None
-            try:
-                await self.add(keys, producer_id, epoch, {partition for partition, _ in waiting})
-            except Exception as error:  # noqa: BLE001 - becomes the batches' error
-                failure = error_of(error, "transaction_not_confirmed")
-            for _, on_confirmed in waiting:
-                on_confirmed(failure)
-        del self._adding[key]
 
     # -- completing
 
