@@ -1,5 +1,6 @@
 -- The times of a record batch, ms, from its header: of its first record, and the largest; -1 for none. If the
--- broker stamped the batch (LogAppendTime, bit 3 of the attributes), all of its records have the largest time.
+-- broker stamped the batch (LogAppendTime, bit 3 of the attributes), all of its records have the largest time. If it
+-- was compacted and has tombstones (bit 6), the header has the time of their removal in place of the first record's.
 -- Reads and writes no key.
 local batch_times = {}
 
@@ -16,5 +17,6 @@ end
 function batch_times.first(batch)
   local attributes = string.byte(batch, BATCH.LOW_ATTRIBUTES)
   local is_log_append_time = math.floor(attributes / 8) % 2 == 1
-  return time_at(batch, is_log_append_time and BATCH.MAX_TIMESTAMP or BATCH.FIRST_TIMESTAMP)
+  local has_delete_horizon = math.floor(attributes / 64) % 2 == 1
+  return time_at(batch, (is_log_append_time or has_delete_horizon) and BATCH.MAX_TIMESTAMP or BATCH.FIRST_TIMESTAMP)
 end

@@ -1,7 +1,8 @@
 #!lua flags=no-writes
 --[[ Read a log's start and end, and the times of its last records and of those at some offsets.
 
-The time at an offset is that of the batch that contains it; below the local start, that of the first batch in Redis.
+The time at an offset is that of the batch that contains it. If there is none, below the local start or where compaction
+left a gap or a batch without records, it is that of the next batch in Redis.
 
 KEYS[1]  log   stream  <base offset>-1 -> record batches
 KEYS[2]  meta  hash    state, log_start, bytes
@@ -23,7 +24,7 @@ log_end = log_end or 0
 local head_time = last and batch_times.largest(last[2][#last[2]]) or -1
 local reply = { ERROR.NONE, tonumber(log_start), log_end, tonumber(bytes or 0), now_ms(), head_time }
 
--- The batch of an entry that contains an offset: batches are contiguous, gaps are only between entries.
+-- The first batch of an entry that ends behind an offset: batches are contiguous, gaps are only between entries.
 local function holding(entry, offset)
   local base, fields = tonumber(string.match(entry[1], "^%d+")), entry[2]
   for i = 1, #fields, 2 do
@@ -37,11 +38,14 @@ end
 
 local function time_of(offset)
   if offset >= log_end then return -1 end
-  local entry = last
+  local entry, stop = last, log_end
   if tonumber(string.match(last[1], "^%d+")) > offset then
-    entry = last_entry(log, string.format("%.0f-1", offset)) or redis.call("XRANGE", log, "-", "+", "COUNT", 1)[1]
+    entry, stop = last_entry(log, string.format("%.0f-1", offset))
   end
-  return entry_end(entry) and batch_times.first(holding(entry, offset)) or -1
+  local time = stop and stop > offset and batch_times.first(holding(entry, offset)) or -1
+  if time >= 0 then return time end
+  entry = redis.call("XRANGE", log, string.format("(%.0f-1", offset), "+", "COUNT", 1)[1]
+  return entry and entry_end(entry) and batch_times.first(holding(entry, offset)) or -1
 end
 
 for i, offset in ipairs(ARGV) do reply[6 + i] = time_of(math.max(tonumber(offset), tonumber(log_start))) end

@@ -16,6 +16,7 @@ from tidegate.log import compaction, compactor
 from tidegate.log.compaction import Compacted, compact
 from tidegate.log.compactor import Compactor
 from tidegate.log.partition import PartitionLog
+from tidegate.monitoring.lag_reading import READ_LAG
 from tidegate.records.batch import Batch, Codec
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.cleaning import DELETE_HORIZON
@@ -102,6 +103,23 @@ async def test_log_139_tombstone_stays_until_its_horizon(store: Store, settings:
         assert batch.attributes & DELETE_HORIZON
         assert batch.base_timestamp >= now_ms + 3_000_000
         assert [one.timestamp for one in read_records(batch)] == [5_000, 5_000]
+
+
+async def test_lag_times_of_a_compacted_log_are_those_of_the_next_records(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs:
+        log = logs.partition(topic_of(delete_retention_ms=3_600_000), 0)
+        await add(log, (b"k", None), timestamp=5_000)  # 0: has a delete horizon
+        await add(log, (b"a", b"1"), timestamp=6_000)  # 1: dropped
+        await add(log, (b"a", b"2"), timestamp=7_000)
+        await append(log, Batch.parse(build_batch([NewRecord(b"no key", None, 8_000)])))  # 3: emptied
+        await add(log, (b"b", b"1"), timestamp=9_000)
+        await compacted(log)
+
+        reply = await store.run(READ_LAG, [log.keys.log, log.keys.meta], *range(6))
+
+        assert await records(log) == [(0, b"k", None), (2, b"a", b"2"), (4, b"b", b"1")]
+        assert list(map(int, reply[-6:])) == [5_000, 7_000, 7_000, 9_000, 9_000, -1]
 
 
 @pytest.mark.parametrize("codec", list(Codec))
