@@ -64,7 +64,7 @@ class Rule(StrEnum):
     OTHER_VALUE = "other value shared"
     """A share group delivered another value than was acknowledged at the offset."""
     UNOWNED_ACKNOWLEDGEMENT = "unowned acknowledgement"
-    """A member acknowledged a record that it was never given."""
+    """A member acknowledged a record that it was never given, and was not refused."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ class ShareGroups:
     def _acknowledged(self, answer: Acknowledgement) -> None:
         for offset in (*answer.accepted, *answer.released):
             count = self._last.get((answer.process, answer.group, answer.partition, offset))
-            if count is None:
+            if count is None and answer.outcome is not Outcome.FAILED:
                 where = f"{answer.process} of {answer.group}: {answer.partition}@{offset}"
                 self.unowned_acknowledgements.append(f"{where} was never delivered to it")
-            elif offset in answer.accepted:
+            elif count is not None and offset in answer.accepted:
                 self._records[answer.group, answer.partition, offset].accepted[count] = answer.outcome
 
     # -- rules

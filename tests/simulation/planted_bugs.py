@@ -27,6 +27,11 @@ class PlantedBug:
     promise: str
     """What it breaks."""
 
+    @property
+    def script(self) -> str:
+        """The script's name; "" if the bug is in a module."""
+        return self.path.removeprefix("redis_scripts/").removesuffix(".lua") if self.path.endswith(".lua") else ""
+
     def source_with_bug(self) -> str:
         """The file's text with the bug in it."""
         text = (_ROOT / self.path).read_text("utf-8")
@@ -129,13 +134,12 @@ PLANTED_BUGS: Final = {
 }
 
 
-def plant(name: str) -> None:
+def plant(bug: PlantedBug) -> None:
     """Plant a bug in this process."""
-    bug = PLANTED_BUGS[name]
-    if bug.path.endswith(".lua"):
+    if bug.script:
         from tests.support.includes import replace_include
 
-        replace_include(bug.path.removeprefix("redis_scripts/").removesuffix(".lua"), bug.source_with_bug())
+        replace_include(bug.script, bug.source_with_bug())
         return
     module_name = bug.path.removeprefix("broker/").removesuffix(".py").replace("/", ".")
     if module_name in sys.modules:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.simulation.planted_bugs import plant
+from tests.simulation.planted_bugs import PLANTED_BUGS, plant
 from tests.simulation.report import Plan, Report
 
 
 def run(plan: Plan, bug: str | None = None) -> Report:
     """Simulate one seed here."""
     if bug is not None:
-        plant(bug)
+        plant(PLANTED_BUGS[bug])
     from tests.simulation.world import simulate
 
     return simulate(plan)

@@ -302,6 +302,7 @@ ALLOWED: dict[str, tuple[Operation, ...]] = {
         accepted(17, Outcome.UNKNOWN, "b"),
         FINISHED,
     ),
+    "an acknowledgement of what was never delivered is refused": (accepted(10, Outcome.FAILED),),
     "a late acceptance is refused": (
         send(5, "a", 0),
         delivery(10),
