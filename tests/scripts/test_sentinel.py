@@ -176,6 +176,7 @@ async def test_lanes_connect_to_the_primary_and_follow_it(watched: Watched, stor
     before = watched.primary_port()
     assert ports(store) == {before}
     await store.command("SET", "tidegate:{cluster}:probe", "kept")
+    await asyncio.to_thread(watched.wait_in_sync)
 
     await asyncio.to_thread(watched.fail_over)
 
