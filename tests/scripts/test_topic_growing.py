@@ -41,9 +41,9 @@ def spark_query(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Sets Spark's id of the query whose tasks run."""
 
     def start(execution: str) -> None:
-        context = TaskContext()
+        context = object.__new__(TaskContext)  # TaskContext() would stay the one of this process
         context._localProperties = {"spark.sql.execution.id": execution}
-        monkeypatch.setattr(TaskContext, "get", lambda: context)
+        monkeypatch.setattr(TaskContext, "_taskContext", context)
 
     return start
 
