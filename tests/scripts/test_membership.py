@@ -305,6 +305,21 @@ async def test_suspicion_after_a_common_silence_is_dropped(clock: SteppedClock, 
     assert ids(one) == [1]
 
 
+async def test_broker_replaced_at_its_address_in_a_common_silence_is_not_listed(
+    clock: SteppedClock, brokers: Make
+) -> None:
+    """KafkaJS sends nothing for a leader that has the address of another broker, and takes its records for stored."""
+    dead, other = brokers(9092), brokers(9093)
+    await start(dead, other)
+    await other.renew()
+    await clock.advance(5_000)
+    successor = brokers(9092)
+    await start(successor)
+    await other.keep_once()
+
+    assert (ids(other), named(other)) == ([2, 3], [2, 3])
+
+
 async def test_store_that_lost_everything_is_opened_again_under_the_same_cluster_id(
     clock: SteppedClock, brokers: Make
 ) -> None:

@@ -56,6 +56,7 @@ class BrokerInfo:
     version: str
     state: State
     suspect: bool = False
+    address: str = ""  # which it has alone, of the first listener that has one
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Host and port for clients of a listener; of the first one if the broker lacks this listener (see `shown`)."""
@@ -344,9 +345,10 @@ class BrokerLease:
 
     def _show(self, live: dict[int, BrokerInfo]) -> None:
         if asyncio.get_running_loop().time() < self._lenient_until:
+            taken = {one.address for one in live.values() if self._own_address and not one.suspect}
             for former in self._live:
-                now = live.get(former.node_id)
-                if former.node_id not in self._own_ids and (now is None or now.suspect):
+                is_gone = former.node_id in self._own_ids or former.address in taken
+                if not is_gone and ((now := live.get(former.node_id)) is None or now.suspect):
                     live[former.node_id] = former
         ordered = [live[node_id] for node_id in sorted(live)]
         if ordered == self._live:
@@ -382,7 +384,7 @@ def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids:
 def _described(node_id: int, record: bytes) -> BrokerInfo:
     values: dict[str, Any] = json.loads(record)
     endpoints = {name: (host, port) for name, (host, port) in values["listeners"].items()}
-    return BrokerInfo(node_id, endpoints, values["rack"], values["version"], values["state"])
+    return BrokerInfo(node_id, endpoints, values["rack"], values["version"], values["state"], address=values["address"])
 
 
 def _log_changes(before: list[BrokerInfo], after: list[BrokerInfo]) -> None:
