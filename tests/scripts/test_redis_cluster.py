@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from redis.crc import key_slot as reference_slot
 
+from tests.support.handlers import given_group
 from tests.support.logs import FakeTopic, append, append_later, batch, broker, given_log, read_all
 from tests.support.redis_cluster import Sharded
 from tests.support.tls import Authority, TlsServer, tls_server_binary
@@ -20,8 +21,10 @@ from tests.support.valkey import ValkeyServer
 from tidegate.cluster.acl import acl_rules
 from tidegate.cluster.server_check import check_server
 from tidegate.errors import ChangeNotConfirmed, NotEnoughReplicasAfterAppend, StoreUnavailable
+from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms
 from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
 from tidegate.groups.expiry import EXPIRE_GROUP
+from tidegate.groups.offsets import COMMIT_OFFSETS, entry_json, offset_field
 from tidegate.log.durability import Durability
 from tidegate.log.failover_epoch import ASSIGN_FAILOVER_EPOCH
 from tidegate.settings import Settings
@@ -33,7 +36,7 @@ from tidegate.store.scripts import library, registered
 from tidegate.store.slots import key_of, key_slot
 from tidegate.store.store import Store
 
-PATIENCE_S = 60.0
+PATIENCE_S, NOT_AVAILABLE = 60.0, 15
 SHARDS = [f"tidegate:{{co:{number}}}:groups" for number in range(50)]
 
 
@@ -633,6 +636,67 @@ async def test_nodes_are_reached_by_announced_names_over_tls(tmp_path: Path) -> 
         assert {address.port for address in known if address is not None} == {
             server.tls_port for server in sharded.servers if isinstance(server, TlsServer)
         }
+
+
+# -- late commits
+
+
+async def stable_groups(store: Store) -> list[GroupKeys]:
+    """A group at each node, of generation 1 with the member m-1."""
+    names = (store.group_keys("default", f"orders-{number}") for number in range(500))
+    found = list({store.node(keys.group): keys for keys in names}.values())
+    assert len(found) == 3
+    for keys in found:
+        await given_group(store, keys)
+    return found
+
+
+class Commits:
+    """Commits of the member m-1 as a broker sends them whose lease ends in `lease_ms`."""
+
+    def __init__(self, store: Store, lease_ms: int = 10_000) -> None:
+        self.store, self.lease_ms = store, lease_ms
+
+    def call(self, keys: GroupKeys, offset: int) -> tuple[list[str], list[Any]]:
+        """KEYS and ARGV, with the times of now."""
+        commit = Commit(1, "m-1", None, [offset_field("t1", 0), entry_json(offset, -1, "0" * 32, "")])
+        ends_ms = self.store.clock.now_ms() + self.lease_ms
+        times_ms = commit_times_ms(self.store, keys.group, lambda: ends_ms)
+        return commit_arguments([(keys, [(commit, print)])], 0, "1", times_ms)
+
+    async def run(self, call: tuple[list[str], list[Any]]) -> int:
+        """The code of the one commit."""
+        code: int = (await self.store.run(COMMIT_OFFSETS, call[0], *call[1]))[0]
+        return code
+
+
+@pytest.mark.parametrize("ahead_ms", [0, 3_600_000, -3_600_000], ids=["same", "ahead", "behind"])
+async def test_commit_is_refused_past_the_end_of_the_lease(store: Store, ahead_ms: int) -> None:
+    """The lease is on the clock of the metadata node, which may be ahead of the group's."""
+    seconds, _ = await store.command("TIME")
+    store.clock.observe(int(seconds) * 1000 + ahead_ms, 0)
+    for keys in await stable_groups(store):
+        assert await Commits(store).run(Commits(store).call(keys, 1)) == 0
+        assert await Commits(store).run(Commits(store, lease_ms=-500).call(keys, 2)) == NOT_AVAILABLE
+        assert await Commits(store).run(Commits(store).call(keys, 3)) == 0
+
+
+async def test_commit_delivered_late_does_not_undo_a_newer_one(store: Store) -> None:
+    """The link of a broker lost packets; it gave the commit up, and the client committed through another broker."""
+    groups, commits = await stable_groups(store), Commits(store)
+    late = [commits.call(keys, 5) for keys in groups]
+    await asyncio.sleep(0.6)
+    for keys, call in zip(groups, late, strict=True):
+        assert await commits.run(commits.call(keys, 9)) == 0
+        assert await commits.run(call) == NOT_AVAILABLE
+        assert await commits.run(commits.call(keys, 7)) == 0, "who seeks back may commit a lower offset"
+
+
+async def test_clock_of_every_node_is_known_and_followed(store: Store) -> None:
+    for node in store.nodes:
+        assert abs(node.clock.now_ms() - store.clock.now_ms()) < 1_000
+        node.clock.observe(0, 0)  # as after a step of the server's clock
+    await until(lambda: all(abs(node.clock.now_ms() - store.clock.now_ms()) < 1_000 for node in store.nodes))
 
 
 # -- rights

@@ -42,15 +42,20 @@ def is_large(entries: Sequence[str]) -> bool:
     return sum(map(len, entries)) > METADATA_MAX + _PLAIN_ENTRY * len(entries) // 2
 
 
-def commit_times_ms(store: Store, lease_ends_ms: Callable[[], int]) -> tuple[int, int]:
+def commit_times_ms(store: Store, group_key: str, lease_ends_ms: Callable[[], int]) -> tuple[int, int]:
     """By which the scripts recognise a commit that was delayed on its way: when the lease ends, and when it was sent.
 
-    Both by Redis's clock. In Redis Cluster neither is known: the group's server may have another clock than the server
-    that holds the lease. The second is 0 too before the first renewal of a lease.
+    Both by the clock of the server that has the group, in Redis Cluster another than the one that has the lease. The
+    second is 0 where that clock is not known yet.
     """
-    if store.is_sharded:
+    ends_ms = lease_ends_ms()
+    if not store.is_sharded:
+        return ends_ms, store.clock.now_ms() if store.clock.is_known else UNKNOWN_TIME
+    clock = store.node(group_key).clock
+    if not clock.is_known:
         return WITHOUT_LEASE, UNKNOWN_TIME
-    return lease_ends_ms(), UNKNOWN_TIME if store.clock.difference_ms is None else store.clock.now_ms()
+    now_ms = clock.now_ms()
+    return ends_ms and ends_ms - store.clock.now_ms() + now_ms, now_ms
 
 
 class RecordCommit(NamedTuple):

@@ -279,7 +279,7 @@ class Offsets:
         return ExpiringCall(self._store, self._expire, script, self._arguments, reply, self._faulty)
 
     def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        times_ms = commit_times_ms(self._store, self._lease_ends_ms)
+        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms)
         return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), times_ms)
 
 

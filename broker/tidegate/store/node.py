@@ -7,10 +7,12 @@ commands; `data_out` appends; `data_in` reads of the log; `durable` the write an
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Literal
+from time import perf_counter
+from typing import Any, Literal
 
 from tidegate.store.addresses import Address
 from tidegate.store.link import Link
+from tidegate.store.redis_clock import ServerClock
 
 Lane = Literal["control", "data_out", "data_in", "durable"]
 Find = Callable[[], Awaitable[Address]]
@@ -21,7 +23,7 @@ MakeLink = Callable[[str, Find], Link]
 class Node:
     """The lanes of one broker to one primary."""
 
-    __slots__ = ("closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "used_at")
+    __slots__ = ("clock", "closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "used_at")
 
     def __init__(self, link: MakeLink, find: Find) -> None:
         self.control = link("control", find)
@@ -32,6 +34,8 @@ class Node:
         self.closed = False
         self.has_functions = False
         """Whether the library of scripts is loaded (`store.functions`)."""
+        self.clock = ServerClock()
+        """Observed in Redis Cluster only: `Store.clock` is the one of a single server."""
         self.used_at = float("-inf")
         """Loop time when a node without slots last had slots, or was last named by a redirect."""
 
@@ -45,6 +49,17 @@ class Node:
         self.closed = True
         for lane in self.lanes:
             await lane.close()
+
+    def ask_time(self) -> None:
+        """Ask the server for its time."""
+        asked_s = perf_counter()
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, list):
+                seconds, microseconds = map(int, reply)
+                self.clock.observe(seconds * 1000 + microseconds // 1000, perf_counter() - asked_s)
+
+        self.control.send(["TIME"], answered)
 
     def leave(self, reason: str) -> None:
         """Drop every connection and connect again."""

@@ -111,7 +111,8 @@ class RedisCluster:
             async def find() -> Address:
                 return address
 
-            node = self._nodes[place] = self._make(find)
+            node = self._nodes[place] = created = self._make(find)
+            node.control.on_up.append(lambda _: created.ask_time())
             self.on_added(node)
             node.start()
             logger.info("redis_node_found", server=f"{place[0]}:{place[1]}")
@@ -221,6 +222,11 @@ class RedisCluster:
             self._refresh_due.clear()
             await self._observe()
             await asyncio.sleep(_SOON_S)
+
+    async def ask_times(self) -> None:
+        """Ask every node for its time."""
+        for node in self.nodes:
+            node.ask_time()
 
     async def close(self) -> None:
         """Close every node."""

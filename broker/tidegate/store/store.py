@@ -204,6 +204,7 @@ class Store:
         await self.push.wait_up(timeout_s * len(self.primary.topology.hosts))  # tried in turn; some may not respond
         await cluster.first_refresh(timeout_s)
         self._loops.run("redis-cluster", cluster.follow)
+        self._loops.every("redis-clocks", FOLLOW_MS, cluster.ask_times)
 
     async def close(self) -> None:
         """Close every lane."""

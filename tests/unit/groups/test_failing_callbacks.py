@@ -38,7 +38,7 @@ class FakeStore:
         self.cluster = None
         self.settings = Settings(coordinator_shards=1)
         self.cluster_keys = ClusterKeys("t")
-        self.clock = SimpleNamespace(difference_ms=None)
+        self.clock = SimpleNamespace(is_known=False)
         self.outage = SimpleNamespace(recently_recovered=False)
         self.scripts: list[Callable[[Any], None]] = []
         self.sent: list[tuple[Sequence[Any], Callable[[Any], None]]] = []

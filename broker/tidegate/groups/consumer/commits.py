@@ -68,8 +68,8 @@ class ConsumerCommits:
 
         node = self._store.node(keys.group)
         key_names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.offsets]
-        args: list[Arg] = [*commit_times_ms(self._store, self.lease_ends_ms), commit.generation, commit.member_id]
-        args.append(int(not knows_epochs))
+        args: list[Arg] = [*commit_times_ms(self._store, keys.group, self.lease_ends_ms)]
+        args += (commit.generation, commit.member_id, int(not knows_epochs))
         args += [len(commit.entries) // 2, *commit.entries]
         add_record_commits([commit.records], key_names, args)
         script = COMMIT_WHILE_FREE if is_large(commit.entries) else COMMIT_CONSUMER_OFFSETS
