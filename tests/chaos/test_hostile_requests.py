@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -370,7 +371,9 @@ def memory_mib(broker: BrokerProcess, name: str) -> int:
     return int(found[1]) // 1024
 
 
-def measure(broker: MeasuredBroker, name: str, request: bytes) -> tuple[float, str, int]:
+def measure(
+    broker: MeasuredBroker, name: str, request: bytes, ask: Callable[[BrokerProcess, bytes], bytes] = ask
+) -> tuple[float, str, int]:
     """The longest callback in ms, what it was, and the growth of the peak in MiB beyond twice the frame."""
     broker.longest_callback()
     Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again at what is held now
@@ -408,3 +411,33 @@ def test_hostile_metadata_of_all_topics_leaves_neighbour_served(broker: Measured
 
     assert longest_ms < CALLBACK_MS_MAX, what
     assert grown_mib < GROWTH_MIB_MAX
+
+
+@pytest.fixture(scope="module")
+def broad_group(broker: MeasuredBroker) -> str:
+    """A group that has committed for 12,000 partitions."""
+    for name, partitions in (("broad", 10_000), ("beside", 2_000)):
+        make_topics(broker, [(name, partitions)])
+        body = b"\0\5broad" + struct.pack(">i", -1) + b"\0\0" + struct.pack(">ih", 1, len(name)) + name.encode()
+        body += struct.pack(">i", partitions)
+        body += b"".join(struct.pack(">iqi", index, 0, -1) + b"\0\0" for index in range(partitions))
+        assert len(ask(broker, frame(8, 6, body))) > 6 * partitions
+    return "broad"
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/v1/groups/{}", "/api/v1/groups/{}/explain", "/console/group?group={}", "/api/v1/groups"]
+)
+def test_page_of_a_group_of_many_partitions_leaves_neighbour_served(
+    broker: MeasuredBroker, broad_group: str, path: str
+) -> None:
+    def read(broker: BrokerProcess, request: bytes) -> bytes:
+        url = f"http://127.0.0.1:{broker.admin_port}{request.decode()}"
+        with urllib.request.urlopen(url, timeout=ANSWER_TIMEOUT_S) as answer:
+            page: bytes = answer.read()
+        return page
+
+    path = path.format(broad_group)
+    longest_ms, what, _ = measure(broker, path, path.encode(), read)  # the 12,000 logs that it loads stay in memory
+
+    assert longest_ms < CALLBACK_MS_MAX, what

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from tidegate.groups.offsets import UNSTABLE_FIELD, split_field
 from tidegate.groups.share import stored as share_stored
 from tidegate.groups.share.offsets import partitions_of
 from tidegate.groups.share.records import ShareRecords
+from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -72,10 +74,7 @@ async def read_snapshot(
     await expire_group(store, keys, broker)
     marks: list[Arg] = ["HMGET", keys.group, *_MARKS]
     for _ in range(_ATTEMPTS_MAX):
-        (
-            head, members, subscriptions, assignments, sessions, pending, offsets,
-            records, targets, new_sessions, revocations, configs, time, after,
-        ) = await read_in_order(
+        *read, time, after = await read_in_order(
             store, store.read,
             ("HGETALL", keys.group),
             ("HGETALL", keys.members),
@@ -92,20 +91,35 @@ async def read_snapshot(
             ("TIME",),
             marks,
         )  # fmt: skip
+        head = read[0]
         if not head:
             raise GroupIdNotFound
         if [head.get(mark.encode()) for mark in _MARKS] == after:
             now = int(time[0]) * 1000 + int(time[1]) // 1000 if now_ms is None else now_ms
-            group = _group(keys, known(head), now)
-            if group.type in _ASSIGNED:
-                group = replace(group, configs=in_force(store.settings, group.type, known(configs)))
-                ends = {name: int(score) for name, score in new_sessions}
-                group = with_members(group, head, records, targets, ends, {one: int(at) for one, at in revocations})
+            group = await asyncio.to_thread(_built, store.settings, keys, blobs, now, read)
             if group.type == share_stored.TYPE:
                 return replace(group, shares=await _shares(store, keys), dead_letters=await _dead_letters(store, keys))
-            ends = {name: int(score) for name, score in sessions}
-            return _filled(group, head, members, subscriptions, assignments, ends, pending, offsets, blobs)
+            return group
     raise CoordinatorLoadInProgress("the group changes faster than it can be read")
+
+
+def _built(
+    settings: Settings, keys: GroupKeys, blobs: MetadataDecoders, now_ms: int, read: Sequence[Any]
+) -> GroupSnapshot:
+    """The group of what was read, but for the partitions of a share group. For a thread: 12,000 commits take 100 ms."""
+    (
+        head, members, subscriptions, assignments, sessions, pending, offsets,
+        records, targets, new_sessions, revocations, configs,
+    ) = read  # fmt: skip
+    group = _group(keys, known(head), now_ms)
+    if group.type in _ASSIGNED:
+        group = replace(group, configs=in_force(settings, group.type, known(configs)))
+        ends = {name: int(score) for name, score in new_sessions}
+        group = with_members(group, head, records, targets, ends, {one: int(at) for one, at in revocations})
+    if group.type == share_stored.TYPE:
+        return group
+    ends = {name: int(score) for name, score in sessions}
+    return _filled(group, head, members, subscriptions, assignments, ends, pending, offsets, blobs)
 
 
 async def _shares(store: Store, keys: GroupKeys) -> tuple[ShareSnapshot, ...]:

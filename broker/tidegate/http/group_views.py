@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from tidegate.apis.call import BrokerContext
 from tidegate.diagnosis.checks.patterns import WINDOW_MS
 from tidegate.diagnosis.explain import Finding, Partition, explain, summary
 from tidegate.diagnosis.group_events import EVENTS_READ_MAX, Event, describe_event, read_events, read_shard, rebalances
-from tidegate.diagnosis.group_snapshot import GroupSnapshot, MetadataDecoders, read_snapshot
+from tidegate.diagnosis.group_snapshot import CommitSnapshot, GroupSnapshot, MetadataDecoders, read_snapshot
 from tidegate.errors import GroupIdNotFound, KafkaError
 from tidegate.groups import directory
 from tidegate.http.record_lag import counted_lag
@@ -20,7 +20,12 @@ from tidegate.store.keys import GroupKeys
 
 BLOBS: Final = MetadataDecoders(subscribed_topics, assigned_partitions)
 _AT_ONCE: Final = 16
+_PARTITIONS_AT_ONCE: Final = 64
 _CALM_LAST: Final = {"Stable": 1, "Empty": 2}
+
+Place = tuple[str, int]
+Bounds = tuple[int | None, int | None]
+"""Log start offset and high watermark of a partition, None where unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +44,19 @@ class _Ends:
     def __init__(self, context: BrokerContext, org: str) -> None:
         self._org = org
         self._context = context
-        self._observations: dict[tuple[str, int], asyncio.Task[tuple[int | None, int | None]]] = {}
+        self._observations: dict[Place, asyncio.Task[Bounds]] = {}
 
-    def of(self, place: tuple[str, int]) -> Awaitable[tuple[int | None, int | None]]:
+    def of(self, place: Place) -> Awaitable[Bounds]:
         """Log start offset and high watermark."""
         if place not in self._observations:
             self._observations[place] = asyncio.create_task(self._observe(*place))
         return self._observations[place]
 
-    async def _observe(self, name: str, partition: int) -> tuple[int | None, int | None]:
+    async def of_some(self, places: Iterable[Place]) -> list[Bounds]:
+        """The same of several; other callbacks of the event loop run before it returns."""
+        return await asyncio.gather(*map(self.of, places))
+
+    async def _observe(self, name: str, partition: int) -> Bounds:
         topic = await self._context.catalog.find(self._org, name)
         if topic is None or partition >= topic.partition_count:
             return None, None
@@ -57,12 +66,12 @@ class _Ends:
             return None, None
         return known.log_start_offset, known.high_watermark
 
-    def is_record(self, place: tuple[str, int]) -> bool:
-        """Whether a partition is of format record."""
-        topic = self._context.catalog.get(self._org, place[0])
+    def is_record(self, name: str) -> bool:
+        """Whether a topic is of format record."""
+        topic = self._context.catalog.get(self._org, name)
         return topic is not None and topic.config.is_record
 
-    async def counted_lag(self, place: tuple[str, int], committed: int | None) -> int | None:
+    async def counted_lag(self, place: Place, committed: int | None) -> int | None:
         """Records from the committed offset on, counted where offsets have gaps: in topics of format record."""
         topic = self._context.catalog.get(self._org, place[0])
         if topic is None or not topic.config.is_record or place[1] >= topic.partition_count:
@@ -148,6 +157,36 @@ async def _partitions(
     """Partitions that the group has committed for, owns or subscribes to, in order."""
     if snapshot.shares:
         return await _share_partitions(ends, snapshot)
+    topics = (context.catalog.get(snapshot.org, name) for name in subscribed)
+    counts = {topic.name: topic.partition_count for topic in topics if topic is not None}
+    # In threads and slices: a group of 12,000 partitions would hold the event loop for 0.5 s.
+    known = await asyncio.to_thread(_known, snapshot, counts)
+    bounds = list[Bounds]()
+    for first in range(0, len(known.places), _PARTITIONS_AT_ONCE):
+        bounds += await ends.of_some(known.places[first : first + _PARTITIONS_AT_ONCE])
+    record_topics = {name for name in {name for name, _ in known.places} if ends.is_record(name)}
+    lags = {
+        place: await ends.counted_lag(place, known.committed(place))
+        for place in (known.places if record_topics else ())
+        if place[0] in record_topics
+    }
+    return await asyncio.to_thread(_rows, known, bounds, record_topics, lags)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A group's partitions in order, with what its snapshot says of them."""
+
+    places: list[Place]
+    commits: Mapping[Place, CommitSnapshot]
+    owners: Mapping[Place, str]
+
+    def committed(self, place: Place) -> int | None:
+        commit = self.commits.get(place)
+        return commit.offset if commit else None
+
+
+def _known(snapshot: GroupSnapshot, partition_counts: Mapping[str, int]) -> _Known:
     commits = {(commit.topic, commit.partition): commit for commit in snapshot.commits}
     owners = {
         (topic, partition): member.member_id
@@ -155,15 +194,16 @@ async def _partitions(
         for topic, partitions in (member.owned or {}).items()
         for partition in partitions
     }
-    places = set(commits) | set(owners)
-    for name in subscribed:
-        topic = context.catalog.get(snapshot.org, name)
-        places |= {(name, index) for index in range(topic.partition_count if topic else 0)}
-    ordered = sorted(places)
-    bounds = await asyncio.gather(*map(ends.of, ordered))
+    subscribed = {(name, index) for name, count in partition_counts.items() for index in range(count)}
+    return _Known(sorted(subscribed.union(commits, owners)), commits, owners)
+
+
+def _rows(
+    known: _Known, bounds: Sequence[Bounds], record_topics: Set[str], lags: Mapping[Place, int | None]
+) -> list[Partition]:
     found = []
-    for place, (log_start, log_end) in zip(ordered, bounds, strict=True):
-        commit = commits.get(place)
+    for place, (log_start, log_end) in zip(known.places, bounds, strict=True):
+        commit = known.commits.get(place)
         found.append(
             Partition(
                 topic=place[0],
@@ -173,9 +213,9 @@ async def _partitions(
                 metadata=commit.metadata if commit else "",
                 log_start=log_start,
                 log_end=log_end,
-                owner=owners.get(place),
-                is_record=ends.is_record(place),
-                counted_lag=await ends.counted_lag(place, commit.offset if commit else None),
+                owner=known.owners.get(place),
+                is_record=place[0] in record_topics,
+                counted_lag=lags.get(place),
             )
         )
     return found
@@ -183,7 +223,7 @@ async def _partitions(
 
 async def _share_partitions(ends: _Ends, snapshot: GroupSnapshot) -> list[Partition]:
     """The share-partitions: their start offset as the committed one, their lag as the records not finished."""
-    bounds = await asyncio.gather(*(ends.of((share.topic, share.partition)) for share in snapshot.shares))
+    bounds = await ends.of_some((share.topic, share.partition) for share in snapshot.shares)
     return [
         Partition(
             topic=share.topic,

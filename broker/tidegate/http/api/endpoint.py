@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -102,7 +103,7 @@ class Endpoint:
         return web.Response(text=text, content_type="application/json", headers={"Cache-Control": "no-store"})
 
     async def _reported(self, asked: Asked) -> str:
-        return json.dumps(await self.handler(asked))
+        return await asyncio.to_thread(_text, await self.handler(asked))
 
 
 endpoints: Final[list[Endpoint]] = []
@@ -127,6 +128,11 @@ def endpoint(
         return handler
 
     return declare
+
+
+def _text(result: Any) -> str:
+    """JSON, in steps of Python: `json.dumps` does not let other threads run, 70 ms for a group of 12,000 partitions."""
+    return "".join(json.JSONEncoder().iterencode(result))
 
 
 def _taken(model: type[Model], values: Any, where: str) -> Model:
