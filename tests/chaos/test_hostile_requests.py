@@ -1,33 +1,31 @@
 """Requests made to be expensive, one after the other over a live broker, with a neighbour beside them.
 
 A request that no client sends is refused before anything is built from it; what clients may send runs in slices
-or beside the event loop. The neighbour heartbeats and produces all the while. TIDEGATE_HOSTILE_FULL=1 takes the
-sizes at which the faults were measured. Printed of each: bytes, the longest callback of the event loop (CPU time), the
-neighbour's slowest answer, the growth of memory, the time until the answer, and its bytes.
+or beside the event loop. The neighbour heartbeats and produces all the while; what is measured: `tests.chaos.hostile`.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import socket
 import struct
-import subprocess
-import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 import cramjam
 import pytest
 
-from bench.cluster import REPOSITORY, BrokerProcess, Cluster
+from bench.cluster import BrokerProcess, Cluster
+from tests.chaos.hostile import (
+    ANSWER_TIMEOUT_S,
+    CALLBACK_MS_MAX,
+    MeasuredBroker,
+    ask,
+    frame,
+    make_topics,
+    many,
+    measure,
+    measured_broker,
+)
 from tests.support.log_broker import produce_request
 from tests.support.wire import encode_request
 from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
@@ -36,26 +34,6 @@ from tidegate.protocol.produce_request import PARTITIONS_MAX
 from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, encode_record, seal
-from tidegate.server.stalls import LATE_S
-
-FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
-ANSWER_TIMEOUT_S = 120
-CORRELATION_ID = 7
-CALLBACK_MS_MAX = 150.0
-"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
-GROWTH_MIB_MAX = 128
-"""What a request may take beside twice its frame."""
-
-
-def frame(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
-    """A whole frame; `tags` is the header's section where the version has one."""
-    payload = struct.pack(">hhih", api_key, version, CORRELATION_ID, -1) + tags + body
-    return struct.pack(">i", len(payload)) + payload
-
-
-def many(full: int, reduced: int) -> int:
-    """How many elements."""
-    return full if FULL else reduced
 
 
 def produce_bomb() -> bytes:
@@ -221,183 +199,18 @@ MOST_TAKEN: dict[str, Callable[[], bytes]] = {
 """The most elements that are taken: they are legal, and answered in slices."""
 
 
-class MeasuredBroker(BrokerProcess):
-    """A broker that measures its callbacks (`tests.chaos.loop_times`)."""
-
-    def start(self) -> None:
-        self._times = self.log_path.with_suffix(".times")
-        self._times.touch()
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.chaos.loop_times", str(self._times)],
-                cwd=REPOSITORY,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    def longest_callback(self) -> tuple[float, str]:
-        """CPU time in ms, and what it was, since this was asked last."""
-        reports = self._times.read_text()
-        self.signal(signal.SIGUSR2)
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while (now := self._times.read_text()) == reports or not now.endswith("\n"):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        took_ms, _, what = now.splitlines()[-1].partition(" ")
-        return float(took_ms), what
-
-
 @pytest.fixture(scope="module")
 def broker() -> Iterator[MeasuredBroker]:
-    """One broker with the neighbour's topic."""
-    settings = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
     with Cluster(brokers=0) as cluster:
-        only = MeasuredBroker(cluster.redis_url, cluster.directory, "broker-1", settings)
-        cluster.brokers.append(only)
-        only.start()
-        only.wait_ready()
-        make_topics(only, [("neighbour", 1)])
-        yield only
-
-
-def make_topics(broker: BrokerProcess, topics: list[tuple[str, int]]) -> None:
-    """Create them one by one: a request may create 10,000 partitions at most."""
-    with closing(connect(broker)) as sock:
-        for name, partitions in topics:
-            topic = struct.pack(">h", len(name)) + name.encode()
-            body = struct.pack(">i", 1) + topic + struct.pack(">ihii", partitions, 1, 0, 0)
-            sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
-            created = struct.pack(">iii", CORRELATION_ID, 0, 1) + topic + struct.pack(">hh", 0, -1)
-            assert answer_of(sock) == created
-
-
-def connect(broker: BrokerProcess) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", broker.port), timeout=ANSWER_TIMEOUT_S)
-
-
-def answer_of(sock: socket.socket) -> bytes:
-    """The next answer; empty where the broker closed."""
-    received = bytearray()
-    size = 4
-    while len(received) < size:
-        chunk = sock.recv(1 << 20)
-        if not chunk:
-            return b""
-        received += chunk
-        if len(received) >= 4:
-            size = 4 + struct.unpack_from(">i", received)[0]
-    return bytes(received[4:])
-
-
-def ask(broker: BrokerProcess, request: bytes) -> bytes:
-    """The answer of a request on a connection of its own; empty where it is refused by closing."""
-    with closing(connect(broker)) as sock:
-        try:
-            sock.sendall(request)
-            return answer_of(sock)
-        except ConnectionError:
-            return b""
-
-
-@dataclass
-class Neighbour:
-    """Heartbeats and produces on a connection of its own.
-
-    `worst_s` is the slowest answer, without the time in which the broker or this thread waited for a processor.
-    """
-
-    broker: BrokerProcess
-    worst_s: float = 0.0
-    answers: int = 0
-    ended: threading.Event = field(default_factory=threading.Event)
-    failure: Any = None
-
-    def run(self) -> None:
-        heartbeat = frame(12, 0, b"\0\1g" + struct.pack(">i", 1) + b"\0\1m")
-        batch = build_batch([NewRecord(b"v", timestamp=int(time.time() * 1000))])
-        produce = encode_request(produce_request([("neighbour", [(0, batch)])]), 7)
-        try:
-            while not self.ended.is_set():
-                with closing(connect(self.broker)) as sock:
-                    while not self.ended.is_set() and all(self._answered(sock, one) for one in (heartbeat, produce)):
-                        time.sleep(0.005)
-        except Exception as error:  # noqa: BLE001 - the test reports it
-            self.failure = error
-
-    def _answered(self, sock: socket.socket, request: bytes) -> bool:
-        """False where the broker closed, as promised: it stood still for want of a processor, not by its work."""
-        start_s, queued_s = time.perf_counter(), self._queued_s()
-        sock.sendall(request)
-        answer, waited_s = answer_of(sock), self._queued_s() - queued_s
-        took_s = time.perf_counter() - start_s - waited_s
-        assert answer or took_s < LATE_S / 2 < waited_s, (took_s, waited_s)
-        self.worst_s = max(self.worst_s, took_s)
-        self.answers += bool(answer)
-        return bool(answer)
-
-    def _queued_s(self) -> float:
-        """Seconds that the broker's event loop and this thread have waited for a processor so far."""
-        waited_ns = 0
-        for path in (f"/proc/{self.broker.pid}/schedstat", "/proc/thread-self/schedstat"):
-            waited_ns += int(Path(path).read_text().split()[1])
-        return waited_ns / 1e9
-
-
-@contextmanager
-def neighbour_of(broker: BrokerProcess) -> Iterator[Neighbour]:
-    """A neighbour at work, which must have been answered all the while."""
-    neighbour = Neighbour(broker)
-    thread = threading.Thread(target=neighbour.run)
-    thread.start()
-    try:
-        deadline = time.monotonic() + 30
-        while not neighbour.answers and time.monotonic() < deadline:
-            time.sleep(0.01)
-        neighbour.worst_s = 0.0
-        yield neighbour
-        time.sleep(0.1)
-    finally:
-        neighbour.ended.set()
-        thread.join()
-    assert neighbour.failure is None and neighbour.answers
-
-
-def memory_mib(broker: BrokerProcess, name: str) -> int:
-    """A line of the process's status, in MiB: VmRSS now, VmHWM at most."""
-    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{broker.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) // 1024
-
-
-def measure(
-    broker: MeasuredBroker, name: str, request: bytes, ask: Callable[[BrokerProcess, bytes], bytes] = ask
-) -> tuple[float, str, int]:
-    """The longest callback in ms, what it was, and the growth of the peak in MiB beyond twice the frame."""
-    broker.longest_callback()
-    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again at what is held now
-    before = memory_mib(broker, "VmRSS")
-    with neighbour_of(broker) as neighbour:
-        start_s = time.perf_counter()
-        answer = ask(broker, request)
-        took_s = time.perf_counter() - start_s
-    grown = memory_mib(broker, "VmHWM") - before
-    longest_ms, what = broker.longest_callback()
-    print(
-        f"| {name} | {len(request):,} | {longest_ms:.1f} ms | {neighbour.worst_s * 1000:.0f} ms | {grown} MiB"
-        f" | {took_s:.2f} s | {len(answer):,} |"
-    )
-    return longest_ms, what, grown - 2 * (len(request) >> 20)
+        yield measured_broker(cluster)
 
 
 @pytest.mark.parametrize("name", [*ROWS, *MOST_TAKEN])
 def test_hostile_request_leaves_neighbour_served(broker: MeasuredBroker, name: str) -> None:
-    longest_ms, what, grown_mib = measure(broker, name, (ROWS | MOST_TAKEN)[name]())
+    measured = measure(broker, name, (ROWS | MOST_TAKEN)[name]())
 
     assert broker.process is not None and broker.process.poll() is None
-    assert longest_ms < CALLBACK_MS_MAX, what
-    assert grown_mib < GROWTH_MIB_MAX
+    measured.check()
     log = broker.log_path.read_text()
     assert "Traceback" not in log and "exception" not in log
 
@@ -405,12 +218,7 @@ def test_hostile_request_leaves_neighbour_served(broker: MeasuredBroker, name: s
 def test_hostile_metadata_of_all_topics_leaves_neighbour_served(broker: MeasuredBroker) -> None:
     make_topics(broker, [(f"wide{i}", 10_000) for i in range(12)])
 
-    longest_ms, what, grown_mib = measure(
-        broker, "metadata of 12 topics of 10,000 partitions", frame(3, 4, b"\xff\xff\xff\xff\0")
-    )
-
-    assert longest_ms < CALLBACK_MS_MAX, what
-    assert grown_mib < GROWTH_MIB_MAX
+    measure(broker, "metadata of 12 topics of 10,000 partitions", frame(3, 4, b"\xff\xff\xff\xff\0")).check()
 
 
 @pytest.fixture(scope="module")
@@ -438,6 +246,6 @@ def test_page_of_a_group_of_many_partitions_leaves_neighbour_served(
         return page
 
     path = path.format(broad_group)
-    longest_ms, what, _ = measure(broker, path, path.encode(), read)  # the 12,000 logs that it loads stay in memory
+    measured = measure(broker, path, path.encode(), read)  # the 12,000 logs that it loads stay in memory
 
-    assert longest_ms < CALLBACK_MS_MAX, what
+    assert measured.longest_ms < CALLBACK_MS_MAX, measured.what

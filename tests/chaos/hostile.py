@@ -1,0 +1,261 @@
+"""Measure a broker and its neighbour while something hostile is done to it.
+
+TIDEGATE_HOSTILE_FULL=1 takes the sizes at which the faults were measured. Printed of each: bytes, the longest callback
+of the event loop (CPU time), the neighbour's slowest answer and its p99, the growth of memory, the time until the
+answer, and its bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.cluster import REPOSITORY, BrokerProcess, Cluster
+from tests.support.log_broker import produce_request
+from tests.support.wire import encode_request
+from tidegate.records.build import NewRecord, build_batch
+from tidegate.server.stalls import LATE_S
+
+FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
+ANSWER_TIMEOUT_S = 120
+CORRELATION_ID = 7
+SETTINGS = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+CALLBACK_MS_MAX = 150.0
+"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
+GROWTH_MIB_MAX = 128
+"""What a request may take beside twice its frame."""
+
+
+def frame(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
+    """A whole frame; `tags` is the header's section where the version has one."""
+    payload = struct.pack(">hhih", api_key, version, CORRELATION_ID, -1) + tags + body
+    return struct.pack(">i", len(payload)) + payload
+
+
+def many(full: int, reduced: int) -> int:
+    """How many elements."""
+    return full if FULL else reduced
+
+
+class MeasuredBroker(BrokerProcess):
+    """A broker that measures its callbacks (`tests.chaos.loop_times`)."""
+
+    def start(self) -> None:
+        self._times = self.log_path.with_suffix(".times")
+        self._times.touch()
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.loop_times", str(self._times)],
+                cwd=REPOSITORY,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def longest_callback(self) -> tuple[float, str]:
+        """CPU time in ms, and what it was, since this was asked last."""
+        reports = self._times.read_text()
+        self.signal(signal.SIGUSR2)
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while (now := self._times.read_text()) == reports or not now.endswith("\n"):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        took_ms, _, what = now.splitlines()[-1].partition(" ")
+        return float(took_ms), what
+
+
+def measured_broker(cluster: Cluster) -> MeasuredBroker:
+    """One more broker of the cluster; the first one makes the neighbour's topic."""
+    name = f"broker-{len(cluster.brokers) + 1}"
+    broker = MeasuredBroker(cluster.redis_url, cluster.directory, name, SETTINGS)
+    cluster.brokers.append(broker)
+    broker.start()
+    broker.wait_ready()
+    if len(cluster.brokers) == 1:
+        make_topics(broker, [("neighbour", 1)])
+    return broker
+
+
+def make_topics(broker: BrokerProcess, topics: list[tuple[str, int]]) -> None:
+    """Create them one by one: a request may create 10,000 partitions at most."""
+    with closing(connect(broker)) as sock:
+        for name, partitions in topics:
+            topic = struct.pack(">h", len(name)) + name.encode()
+            body = struct.pack(">i", 1) + topic + struct.pack(">ihii", partitions, 1, 0, 0)
+            sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
+            created = struct.pack(">iii", CORRELATION_ID, 0, 1) + topic + struct.pack(">hh", 0, -1)
+            assert answer_of(sock) == created
+
+
+def connect(broker: BrokerProcess) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", broker.port), timeout=ANSWER_TIMEOUT_S)
+
+
+def answer_of(sock: socket.socket) -> bytes:
+    """The next answer; empty where the broker closed."""
+    received = bytearray()
+    size = 4
+    while len(received) < size:
+        chunk = sock.recv(1 << 20)
+        if not chunk:
+            return b""
+        received += chunk
+        if len(received) >= 4:
+            size = 4 + struct.unpack_from(">i", received)[0]
+    return bytes(received[4:])
+
+
+def ask(broker: BrokerProcess, request: bytes) -> bytes:
+    """The answer of a request on a connection of its own; empty where it is refused by closing."""
+    with closing(connect(broker)) as sock:
+        try:
+            sock.sendall(request)
+            return answer_of(sock)
+        except ConnectionError:
+            return b""
+
+
+def heartbeat() -> bytes:
+    """Of a member that the group does not have."""
+    return frame(12, 0, b"\0\1g" + struct.pack(">i", 1) + b"\0\1m")
+
+
+def produce_one(topic: str) -> bytes:
+    """A Produce v9 of one record to partition 0."""
+    batch = build_batch([NewRecord(b"v", timestamp=int(time.time() * 1000))])
+    return encode_request(produce_request([(topic, [(0, batch)])]), CORRELATION_ID)
+
+
+@dataclass
+class Neighbour:
+    """Heartbeats and produces on a connection of its own, or has other `requests` answered.
+
+    `took_s` are the times of its answers, without the time in which the broker or this thread waited for a processor.
+    """
+
+    broker: BrokerProcess
+    requests: Sequence[bytes]
+    took_s: list[float] = field(default_factory=list)
+    answers: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+    failure: Any = None
+
+    @property
+    def worst_ms(self) -> float:
+        """The slowest answer."""
+        return max(self.took_s, default=0.0) * 1000
+
+    @property
+    def p99_ms(self) -> float:
+        """The slowest answer but for one of a hundred; the slowest one of fewer."""
+        took_s = sorted(self.took_s)
+        return took_s[math.ceil(0.99 * len(took_s)) - 1] * 1000 if took_s else 0.0
+
+    def run(self) -> None:
+        try:
+            while not self.ended.is_set():
+                with closing(connect(self.broker)) as sock:
+                    while not self.ended.is_set() and all(self._answered(sock, one) for one in self.requests):
+                        time.sleep(0.005)
+        except Exception as error:  # noqa: BLE001 - the test reports it
+            self.failure = error
+
+    def _answered(self, sock: socket.socket, request: bytes) -> bool:
+        """False where the broker closed, as promised: it stood still for want of a processor, not by its work."""
+        start_s, queued_s = time.perf_counter(), self._queued_s()
+        sock.sendall(request)
+        answer, waited_s = answer_of(sock), self._queued_s() - queued_s
+        took_s = time.perf_counter() - start_s - waited_s
+        assert answer or took_s < LATE_S / 2 < waited_s, (took_s, waited_s)
+        self.took_s.append(took_s)
+        self.answers += bool(answer)
+        return bool(answer)
+
+    def _queued_s(self) -> float:
+        """Seconds that the broker's event loop and this thread have waited for a processor so far."""
+        waited_ns = 0
+        for path in (f"/proc/{self.broker.pid}/schedstat", "/proc/thread-self/schedstat"):
+            waited_ns += int(Path(path).read_text().split()[1])
+        return waited_ns / 1e9
+
+
+@contextmanager
+def neighbour_of(broker: BrokerProcess, requests: Sequence[bytes] = ()) -> Iterator[Neighbour]:
+    """A neighbour at work, which must have been answered all the while."""
+    neighbour = Neighbour(broker, requests or (heartbeat(), produce_one("neighbour")))
+    thread = threading.Thread(target=neighbour.run)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not neighbour.answers and time.monotonic() < deadline:
+            time.sleep(0.01)
+        neighbour.took_s = []
+        yield neighbour
+        time.sleep(0.1)
+    finally:
+        neighbour.ended.set()
+        thread.join()
+    assert neighbour.failure is None and neighbour.answers
+
+
+def memory_mib(broker: BrokerProcess, name: str) -> int:
+    """A line of the process's status, in MiB: VmRSS now, VmHWM at most."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{broker.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) // 1024
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a row did to its broker; `grown_mib` is the growth of the peak beyond twice what was sent."""
+
+    longest_ms: float
+    what: str
+    neighbour: Neighbour
+    grown_mib: int
+
+    def check(self) -> None:
+        """Fail where the event loop stood still, or memory grew too much."""
+        assert self.longest_ms < CALLBACK_MS_MAX, self.what
+        assert self.grown_mib < GROWTH_MIB_MAX
+
+
+def measure_work(
+    broker: MeasuredBroker, name: str, work: Callable[[], tuple[int, int]], requests: Sequence[bytes] = ()
+) -> Measured:
+    """Print and return the measurements of `work`, which returns bytes sent and received, beside a neighbour."""
+    broker.longest_callback()
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # the peak starts again at what is held now
+    before = memory_mib(broker, "VmRSS")
+    with neighbour_of(broker, requests) as neighbour:
+        start_s = time.perf_counter()
+        sent, received = work()
+        took_s = time.perf_counter() - start_s
+    grown = memory_mib(broker, "VmHWM") - before
+    longest_ms, what = broker.longest_callback()
+    print(
+        f"| {name} | {sent:,} | {longest_ms:.1f} ms | {neighbour.p99_ms:.0f} ms | {neighbour.worst_ms:.0f} ms"
+        f" | {grown} MiB | {took_s:.2f} s | {received:,} |"
+    )
+    return Measured(longest_ms, what, neighbour, grown - 2 * (sent >> 20))
+
+
+def measure(
+    broker: MeasuredBroker, name: str, request: bytes, ask: Callable[[BrokerProcess, bytes], bytes] = ask
+) -> Measured:
+    """Print and return the measurements of one request beside a neighbour."""
+    return measure_work(broker, name, lambda: (len(request), len(ask(broker, request))))
