@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
+from tidegate import sampled_metrics
+from tidegate.http.health import Health
+from tidegate.store.redis_clock import RedisClock
 from tidegate.telemetry import declared_cluster, declared_foreign
 from tidegate.telemetry.declared import BROKER, LINK_UP
 from tidegate.telemetry.metrics import Metrics, error_name
@@ -77,6 +83,19 @@ def test_samples_are_asked_for_at_each_scrape() -> None:
     assert exposed(metrics)["tidegate_redis_link_up", (("link", "control"),)] == 1
     up["value"] = 0.0
     assert exposed(metrics)["tidegate_redis_link_up", (("link", "control"),)] == 0
+
+
+@pytest.mark.parametrize("ahead_ms", [None, 7_250, -7_250])
+def test_clock_difference_is_exposed_in_seconds(ahead_ms: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    metrics, clock = Metrics(), RedisClock()
+    store: Any = SimpleNamespace(clock=clock, lanes=dict, loaded_scripts=SimpleNamespace(are_functions=True))
+    lease: Any = SimpleNamespace(live=list)
+    lag: Any = SimpleNamespace(worst_s=0.0, longest_s=0.0)
+    monkeypatch.setattr(sampled_metrics, "metrics", metrics)
+    sampled_metrics.sample_broker(store, lease, Health(lambda: True, lambda: True), lag, None)
+    clock.difference_ms = ahead_ms
+
+    assert exposed(metrics)["tidegate_clock_difference_seconds", ()] == (ahead_ms or 0) / 1000
 
 
 def test_every_metric_is_declared_once_and_named_for_tidegate() -> None:

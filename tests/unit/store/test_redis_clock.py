@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from tidegate.store import redis_clock
 from tidegate.store.redis_clock import RedisClock
@@ -65,3 +66,25 @@ def test_redis_clock_late_reply_is_ignored(times: Times) -> None:
 
     assert clock.now_ms() == NOW_MS + 10_000
     assert clock.agrees
+
+
+def test_redis_clock_difference_is_logged_when_it_begins_and_when_it_ends(times: Times) -> None:
+    clock = RedisClock()
+    with capture_logs() as lines:
+        for ahead_ms in (0, 5_000, 5_001, 60_000, -5_001, -5_000, 0):
+            times.own_ms = NOW_MS + ahead_ms
+            clock.observe(NOW_MS, 0)
+
+    assert lines == [
+        {"event": "clock_differs", "log_level": "warning", "difference_ms": 5_001, "allowed_ms": 5_000},
+        {"event": "clock_agrees", "log_level": "info", "difference_ms": -5_000},
+    ]
+
+
+def test_redis_clock_that_differs_from_the_first_reply_on_is_logged_once(times: Times) -> None:
+    clock = RedisClock()
+    with capture_logs() as lines:
+        for _ in range(3):
+            clock.observe(NOW_MS + DAY_MS, 0)
+
+    assert [(line["event"], line["difference_ms"]) for line in lines] == [("clock_differs", -DAY_MS)]
