@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import InvalidConfig
 from tidegate.list_configs import subtracted
-from tidegate.settings import Settings
+from tidegate.settings import SECRETS, Settings
 from tidegate.topics import configs, names
 from tidegate.topics.config_keys import CONFIG_KEYS
 from tidegate.topics.configs import Operation, Source
@@ -189,6 +189,15 @@ def test_broker_shows_its_settings_and_no_password() -> None:
 
     assert (described["port"].value, described["port"].source) == ("1234", Source.STATIC_BROKER)
     assert described["auto.create.topics.enable"].value == "true"
+    assert "hunter2" not in repr(described)
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_broker_shows_no_secret(name: str) -> None:
+    secret = "s3://AKIA:hunter2hunter2hunter2@bucket/archive"
+    described = configs.describe_broker(Settings(**{name: secret}))
+
+    assert name.replace("_", ".") not in {one.name for one in described}
     assert "hunter2" not in repr(described)
 
 
