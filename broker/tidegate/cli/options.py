@@ -120,7 +120,9 @@ def _text(name: str, value: object) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    return without_password(value) if isinstance(value, str) and name.endswith("url") else str(value)
+    if isinstance(value, str) and name.endswith("url"):
+        return without_password(value)
+    return "***" if name in SECRETS else str(value)
 
 
 def _unit(name: str, annotation: object) -> str:

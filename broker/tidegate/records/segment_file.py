@@ -179,15 +179,22 @@ class SegmentFile:
 def open_archive(uri: str) -> tuple[fs.FileSystem, str]:
     """The pyarrow filesystem of an archive and the root in it. Accepts a local folder or a URI (file, s3, gs, ...).
 
-    Raises ValueError with a reason in one line.
+    Raises ValueError with a reason in one line, without the keys in the URI.
     """
     if "://" not in uri:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(uri))
     try:
         filesystem, root = fs.FileSystem.from_uri(uri)
     except (OSError, pa.ArrowException) as error:
-        raise ValueError(f"the archive cannot be opened at {uri}: {error}") from error
+        reason = str(error).replace(uri, _without_keys(uri))
+        raise ValueError(f"the archive cannot be opened at {_without_keys(uri)}: {reason}") from error
     return filesystem, root.rstrip("/")
+
+
+def _without_keys(uri: str) -> str:
+    scheme, _, rest = uri.partition("://")
+    login, _, place = rest.rpartition("@")
+    return f"{scheme}://***@{place}" if login else uri
 
 
 def _fields(path: str, metadata: dict[bytes, bytes]) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tidegate.cli import options
-from tidegate.settings import Settings
+from tidegate.command_line import command_line
+from tidegate.settings import SECRETS, Settings
 from tidegate.startup import CannotStart
 
 
@@ -93,6 +95,17 @@ def test_every_setting_has_a_unit_and_a_meaning() -> None:
     for row in options.listed():
         assert row.meaning, row.name
         assert row.unit in {"ms", "bytes", "minutes", "s", "number", "text", "choice", "true, false"}, row.name
+
+
+@pytest.mark.parametrize("name", sorted(SECRETS))
+def test_settings_command_shows_no_secret(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = "redis://u:hunter2hunter2hunter2@h:1/0" if name == "redis_url" else "hunter2hunter2hunter2"
+    monkeypatch.setenv(f"TIDEGATE_{name}".upper(), value)
+
+    shown = CliRunner().invoke(command_line, ["settings"]).stdout
+
+    assert "hunter2" not in shown
+    assert ", now redis://u:***@h:1/0" in shown if name == "redis_url" else ", now ***" in shown
 
 
 def test_password_is_never_shown() -> None:

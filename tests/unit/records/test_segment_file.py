@@ -119,6 +119,13 @@ def test_archive_is_a_folder_or_a_uri(tmp_path: Path) -> None:
         open_archive("nope://x")
 
 
+@pytest.mark.parametrize("uri", ["nope://AKIA:s3cret@b/x", "s3://AKIA:s3cr/et@b/x", "s3://AKIA:s3cr@et@b/x?foo=1"])
+def test_archive_that_cannot_be_opened_is_named_without_its_keys(uri: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be opened at \w+://\*\*\*@b/x") as reported:
+        open_archive(uri)
+    assert "s3cr" not in str(reported.value) and "et@" not in str(reported.value)
+
+
 def test_footer_reports_the_memory_that_it_takes(tmp_path: Path) -> None:
     """pyarrow's objects of a footer take about 9 kB for a row group, and 30 kB without any."""
     batches = batches_from(0, [1] * 128)
