@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from unittest import mock
 
 import pytest
@@ -16,6 +17,7 @@ from tidegate.log.append import ENTRY_BATCHES_MAX
 from tidegate.log.logs import Logs
 from tidegate.log.partition import PartitionLog
 from tidegate.log.partitions import delete_partition
+from tidegate.log.read import Slice
 from tidegate.records.batch import Batch, holds_zstd
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -175,6 +177,30 @@ async def test_read_of_an_uncached_log_reaches_its_end(
         found = await read_all(log)
 
     assert [item.base_offset for item in found] == list(range(0, 200, 2))
+
+
+@pytest.mark.parametrize("how", ["evicted", "void"])
+async def test_slice_of_the_last_read_is_released_with_the_cached_pages(
+    store: Store, settings: Settings, how: str
+) -> None:
+    async with broker(settings) as logs:
+        log = await _open(store, logs)
+        await append(log, value=b"x" * 1_000)
+        assert len(batches_of(await read(log, 0))) == 1
+        assert _slice_count() == 1
+        if how == "void":
+            log.void("the connection ended")
+        else:
+            page, _ = log.pages.find(0) or pytest.fail("not cached")
+            log.pages.drop(page)
+
+        assert _slice_count() == 0
+        assert len(batches_of(await read(log, 0))) == 1
+
+
+def _slice_count() -> int:
+    gc.collect()
+    return sum(isinstance(one, Slice) for one in gc.get_objects())
 
 
 async def test_small_batches_of_an_entry_leave_in_one_piece(store: Store, settings: Settings) -> None:
