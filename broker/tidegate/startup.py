@@ -17,8 +17,8 @@ for strategies of its types, structlog rich for coloured tracebacks and greenlet
 prometheus_client snappy for remote writes. They do without, at a fifth of the time of a start and 15 MB less."""
 GC_THRESHOLDS: Final = (10_000, 5, 2_000)
 """Imports and event-loop ticks allocate more objects than the default threshold of 700, and reference counting frees
-them. A collection of the second generation visits the new objects of six of the first, 60,000: 20 ms, where thousands of
-logs are loaded or a large answer is built. The oldest generation is collected after 100 million."""
+them. A collection of the second generation visits at most 60,000 objects, which takes 20 ms; the oldest generation is
+collected after 100 million."""
 _ARENA_MAX_OPTION: Final = -8
 """`M_ARENA_MAX` of glibc's mallopt."""
 _PR_SET_PDEATHSIG: Final = 1
