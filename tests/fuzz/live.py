@@ -153,7 +153,7 @@ async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
         created = admin.create_topics([NewTopic(name, 3, 1) for name in (*TOPICS[:2], NEIGHBOUR)])
         await asyncio.to_thread(lambda: [one.result(60) for one in created.values()])
         neighbour = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.fuzz.neighbour", broker.address),
+            *(sys.executable, "-m", "tests.fuzz.neighbour", broker.address, *map(str, cluster.pids)),
             cwd=REPOSITORY,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

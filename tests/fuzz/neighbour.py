@@ -1,6 +1,7 @@
 """Who must not notice: a client of its own process that asks and produces all the while.
 
-`python -m tests.fuzz.neighbour <host:port>` runs until its input ends, then prints its times as JSON.
+`python -m tests.fuzz.neighbour <host:port> <pid>...` runs until its input ends, then prints its times as JSON: without
+the time in which it or one of those processes waited for a processor.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import asyncio
 import json
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from kio.index import load_payload_module
@@ -23,22 +26,28 @@ EVERY_S: Final = 0.01
 ANSWER_S: Final = 30.0
 
 
-async def ask(address: str, times_ms: list[float]) -> None:
+def served_ms(pids: Sequence[str]) -> float:
+    """The clock, less the waits of these processes' main threads for a processor."""
+    queued_ns = sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids)
+    return (time.monotonic_ns() - queued_ns) / 1e6
+
+
+async def ask(address: str, pids: Sequence[str], times_ms: list[float]) -> None:
     """ApiVersions and Produce in turn, each timed."""
     kio: Any = load_payload_module(18, 3, EntityType.request)
     versions = kio.ApiVersionsRequest(client_software_name="neighbour", client_software_version="1")
     async with await RawClient.connect(address, TOPIC) as client:
         while True:
             for request in (versions, produce_request([(TOPIC, [(0, batch_bytes())])])):
-                began = time.monotonic()
+                began_ms = served_ms(pids)
                 await client.ask(request, ANSWER_S)
-                times_ms.append((time.monotonic() - began) * 1_000)
+                times_ms.append(served_ms(pids) - began_ms)
                 await asyncio.sleep(EVERY_S)
 
 
-async def main(address: str) -> None:
+async def main(address: str, *pids: str) -> None:
     times_ms: list[float] = []
-    asking = asyncio.create_task(ask(address, times_ms))
+    asking = asyncio.create_task(ask(address, ["self", *pids], times_ms))
     over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     await asyncio.wait((asking, over), return_when=asyncio.FIRST_COMPLETED)
     failure = repr(asking.exception()) if asking.done() else ""
@@ -49,4 +58,4 @@ async def main(address: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -23,7 +23,8 @@ async def test_fuzz_live_broker_answers_or_closes_and_other_connections_are_serv
     assert findings.wrong == []
     assert findings.executions["answered"] > ANSWERED_MIN
     assert findings.neighbour["asked"] > 100
-    assert findings.neighbour["max_ms"] < 10_000, "coarse, for a loaded machine"
+    assert findings.neighbour["p99_ms"] < 50
+    assert findings.neighbour["max_ms"] < 10_000
     assert findings.grown_mib < 256
 
 
