@@ -19,6 +19,7 @@ from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, Final
 
 from bench.clients import newest_java_program
@@ -84,7 +85,7 @@ def _run_and_send(plan: Plan, keep: Path | None, sending: Connection) -> None:
     try:
         report = run_plan(plan, keep)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
-        report = Report(plan, violations=[f"not judged: {error!r}"])
+        report = Report(plan, violations=["not judged: " + "".join(format_exception(error))])
     sending.send(report)
 
 
