@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, Final
+from zlib import crc32
 
 from tests.fuzz.requests import batch, frame
 from tests.support.stored_batches import sealed_batch
@@ -30,7 +31,8 @@ from tidegate.protocol.produce_request import read_produce
 from tidegate.records.batch import HEADER_BYTES, Batch, Codec, iter_headers, parse_produced
 from tidegate.records.build import seal
 from tidegate.records.compression import decompress
-from tidegate.records.message_set import iter_messages
+from tidegate.records.conversion import Limits, batch_of_messages
+from tidegate.records.message_set import Message, build_message, build_wrapper
 from tidegate.records.record import read_records
 from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check
 
@@ -108,10 +110,17 @@ def stored(data: bytes) -> None:
 
 
 def message_sets(data: bytes) -> None:
-    """What clients before 0.11 produce."""
-    with suppress(KafkaError):
-        for _ in iter_messages(memoryview(data)):
-            continue
+    """What clients before 0.11 produce, the CRCs of its messages put right, down to the batch made from it."""
+    whole, at = bytearray(data), 0
+    while len(whole) - at >= 16:
+        (size,) = struct.unpack_from(">i", whole, at + 8)
+        end = at + 12 + size
+        if size < 4 or end > len(whole):
+            break
+        struct.pack_into(">I", whole, at + 12, crc32(whole[at + 16 : end]))
+        at = end
+    with suppress(KafkaError, RecordsRefused):
+        batch_of_messages(memoryview(whole), _RULES, FRAME_BYTES_MAX, 0, Limits(OPENED_BYTES_MAX))
 
 
 def blobs(data: bytes) -> None:
@@ -149,7 +158,9 @@ def seeds(name: str, rng: random.Random) -> list[bytes]:
                 consumer_blobs.write_subscription(["orders", "payments"]),
                 consumer_blobs.write_assignment({"orders": [0, 1, 2], "payments": []}),
             ]
-    return [struct.pack(">qiIbbqii", 0, 30, 0, 1, 0, 1, -1, 4) + b"abcd"]
+    plain = [Message(number, 1, b"key", b"value") for number in range(3)]
+    wrapped = [build_wrapper(plain, magic, codec) for magic in (0, 1) for codec in range(1, Codec.ZSTD)]
+    return [build_message(plain[0], 0), b"".join(build_message(one, 1) for one in plain), *wrapped]
 
 
 def mutated(data: bytes, rng: random.Random) -> bytes:
