@@ -2,6 +2,8 @@
 
 `python -m tests.fuzz.parsers <name> [--seconds N] [--seed N]`: guided by coverage where atheris is installed
 (`pip install atheris`), else by mutating what the corpus has. A finding ends it with a traceback and the input.
+`--corpus DIR` collects the inputs that cover more; `--merge DIR` then adds the fewest of them to the corpus. All else
+that is given goes to libFuzzer as it is.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import gc
 import random
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -36,6 +39,8 @@ from tidegate.records.message_set import Message, build_message, build_wrapper
 from tidegate.records.record import read_records
 from tidegate.records.validation import RecordRules, RecordsRefused, open_and_check
 
+CORPUS: Final = Path(__file__).with_name("corpus")
+"""A directory a target: inputs that together cover what any run has covered."""
 FRAME_BYTES_MAX: Final = 1 << 20
 OPENED_BYTES_MAX: Final = 1 << 20
 PRODUCE: Final = 0
@@ -163,6 +168,11 @@ def seeds(name: str, rng: random.Random) -> list[bytes]:
     return [build_message(plain[0], 0), b"".join(build_message(one, 1) for one in plain), *wrapped]
 
 
+def corpus_inputs(name: str) -> list[bytes]:
+    """What is checked in for a target."""
+    return [path.read_bytes() for path in sorted((CORPUS / name).glob("*"))]
+
+
 def mutated(data: bytes, rng: random.Random) -> bytes:
     """The same with a few bytes changed, taken away, added or repeated."""
     changed = bytearray(data)
@@ -183,7 +193,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
 def run_mutations(name: str, seconds: float, seed: int) -> int:
     """Without atheris: mutate for so long; how many inputs there were. Raises what the target must not."""
     rng, target = random.Random(seed), TARGETS[name]
-    pool, count, ends = seeds(name, rng), 0, time.monotonic() + seconds
+    pool, count, ends = seeds(name, rng) + corpus_inputs(name), 0, time.monotonic() + seconds
     while time.monotonic() < ends:
         data = mutated(rng.choice(pool), rng)
         try:
@@ -203,40 +213,57 @@ def functions_of(places: Sequence[str]) -> list[FunctionType]:
     return [one for one in every if any(place in one.__code__.co_filename for place in places)]
 
 
-def run_atheris(name: str, seconds: float, seed: int, corpus: Path | None) -> None:
+def run_atheris(name: str, arguments: Sequence[str]) -> None:
     """Guided by coverage; ends the process. Raises ImportError where atheris is not installed."""
     import atheris  # type: ignore[import-not-found, unused-ignore]
 
-    target = TARGETS[name]
     for function in functions_of(INSTRUMENTED):
         atheris.instrument_func(function)
-    options = [sys.argv[0], f"-max_total_time={seconds:.0f}", f"-seed={seed}", "-max_len=4096", "-print_final_stats=1"]
-    if corpus is not None:
-        corpus.mkdir(parents=True, exist_ok=True)
-        for number, data in enumerate(seeds(name, random.Random(seed))):
-            (corpus / f"seed-{number}").write_bytes(data)
-        options.append(str(corpus))
-    atheris.Setup(options, target)
+    command = f"{sys.executable} -m tests.fuzz.parsers {name}"  # libFuzzer runs it again for each step of a merge
+    atheris.Setup([command, *arguments], TARGETS[name])
     atheris.Fuzz()
 
 
+def _fuzzing(name: str, seconds: float, seed: int, found: Path) -> list[str]:
+    """The arguments of libFuzzer, which adds its inputs to the first directory."""
+    found.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(seeds(name, random.Random(seed))):
+        (found / f"seed-{number}").write_bytes(data)
+    limits = [f"-max_total_time={seconds:.0f}", f"-seed={seed}", "-max_len=4096", "-print_final_stats=1"]
+    return [*limits, str(found), str(CORPUS / name)]
+
+
+def _merging(name: str, found: Path) -> list[str]:
+    return ["-set_cover_merge=1", "-use_counters=0", str(CORPUS / name), str(found)]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
+    options, others = _options(arguments)
+    name = options.target
+    if options.merge is not None:
+        others = _merging(name, options.merge)
+    elif not others:
+        found = options.corpus or Path(tempfile.mkdtemp(prefix="tidegate-fuzz-"))
+        others = _fuzzing(name, options.seconds, options.seed, found)
     try:
-        run_atheris(options.target, options.seconds, options.seed, options.corpus)
+        run_atheris(name, others)
     except ImportError:
+        if options.merge is not None:
+            raise
         print("atheris is not installed: mutations without coverage", file=sys.stderr)
-    print(f"{options.target}: {run_mutations(options.target, options.seconds, options.seed)} executions")
+    print(f"{name}: {run_mutations(name, options.seconds, options.seed)} executions")
     return 0
 
 
-def _options(arguments: Sequence[str] | None) -> Any:
+def _options(arguments: Sequence[str] | None) -> tuple[Any, list[str]]:
+    """This module's own, and libFuzzer's, which are passed on as they are."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.parsers", description=__doc__.splitlines()[0])
     parser.add_argument("target", choices=sorted(TARGETS))
     parser.add_argument("--seconds", type=float, default=10, help="how long (default 10)")
     parser.add_argument("--seed", type=int, default=1, help="what is drawn (default 1)")
     parser.add_argument("--corpus", type=Path, help="directory that atheris keeps its inputs in")
-    return parser.parse_args(arguments)
+    parser.add_argument("--merge", type=Path, help="add what such a directory covers more to the corpus")
+    return parser.parse_known_args(arguments)
 
 
 if __name__ == "__main__":

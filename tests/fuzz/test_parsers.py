@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import REPOSITORY
-from tests.fuzz.parsers import TARGETS, run_mutations, seeds
+from tests.fuzz.parsers import CORPUS, TARGETS, run_mutations, seeds
 
 SECONDS = float(os.environ.get("TIDEGATE_FUZZ_S", "20")) / 20
 
@@ -29,6 +29,15 @@ def test_parser_mutated_input_raises_only_documented_errors(name: str) -> None:
 def test_parser_seeds_are_taken(name: str) -> None:
     for data in seeds(name, random.Random(3)):
         TARGETS[name](data)
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name[:8]}")
+def test_parser_corpus_raises_only_documented_errors(path: Path) -> None:
+    TARGETS[path.parent.name](path.read_bytes())
+
+
+def test_parser_corpus_is_of_every_target() -> None:
+    assert {path.parent.name for path in CORPUS.glob("*/*")} == set(TARGETS)
 
 
 @pytest.mark.skipif(
