@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -13,8 +16,10 @@ from tests.support.log_broker import produce_request
 from tests.support.transactions import NONE, Brokers, brokers_of
 from tests.support.whole_broker import request
 from tidegate.apis import committed_offsets
+from tidegate.groups.offsets import COMMIT_WHILE_FREE
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
+from tidegate.store.outcome import Failure
 from tidegate.store.store import Store
 
 assert committed_offsets  # registered
@@ -64,6 +69,27 @@ async def test_full_redis_refuses_commits_with_much_metadata_only(full: Brokers,
     for node in store.nodes:
         await node.control.call("CONFIG", "SET", "maxmemory", "0")
     assert await _commit(full, "large", 40, METADATA) == {NONE}
+
+
+async def test_full_redis_refused_script_is_freed_without_a_collection(full: Brokers, store: Store) -> None:
+    """Its arguments may have tens of MB."""
+    replies = asyncio.get_running_loop().create_future()
+
+    class Caller:
+        def __call__(self, reply: Any) -> None:
+            replies.set_result(reply)
+
+    caller = Caller()
+    freed = weakref.ref(caller)
+    gc.disable()
+    try:
+        store.send_script(COMMIT_WHILE_FREE, [store.group_keys("default", "g").group], [], caller)
+        del caller
+        assert isinstance(await replies, Failure)
+        await asyncio.sleep(0.01)
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 async def test_full_redis_refuses_large_metadata_of_consumer_group_members(full: Brokers) -> None:

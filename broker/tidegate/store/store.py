@@ -277,13 +277,7 @@ class Store:
         node.control.send(command, answered)
 
     def _refused(
-        self,
-        script: Script,
-        node: Node,
-        keys: Sequence[str],
-        command: list[Arg],
-        refusal: Any,
-        on_reply: OnScript,
+        self, script: Script, node: Node, keys: Sequence[str], command: list[Arg], refusal: Any, on_reply: OnScript
     ) -> None:
         """Handle an error reply: run the script instead of its function, load it, follow the redirect, or fail."""
 
@@ -298,19 +292,22 @@ class Store:
                 node.control.send(command, answered)
                 return
 
-        def expired(reply: Any) -> None:
-            if self.cluster is not None and is_refusal(reply):
-                Redirected(self.cluster, node, "control", keys[0], command, expired, script=script).go_on(str(reply))
-            elif isinstance(reply, hiredis.ReplyError):
-                on_reply(self._failed(script, keys, str(reply)))
-            else:
-                on_reply(Unknown(str(reply)) if isinstance(reply, Exception) else reply)
-
         if str(refusal).startswith("NOSCRIPT"):
             node.control.send(["SCRIPT", "LOAD", script.source], on_script_loaded)
-            node.control.send(command, expired)
+            node.control.send(command, partial(self._answered, script, node, keys, command, on_reply))
         else:
-            expired(refusal)
+            self._answered(script, node, keys, command, on_reply, refusal)
+
+    def _answered(
+        self, script: Script, node: Node, keys: Sequence[str], command: list[Arg], on_reply: OnScript, reply: Any
+    ) -> None:
+        if self.cluster is not None and is_refusal(reply):
+            again = partial(self._answered, script, node, keys, command, on_reply)
+            Redirected(self.cluster, node, "control", keys[0], command, again, script=script).go_on(str(reply))
+        elif isinstance(reply, hiredis.ReplyError):
+            on_reply(self._failed(script, keys, str(reply)))
+        else:
+            on_reply(Unknown(str(reply)) if isinstance(reply, Exception) else reply)
 
     async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
         """Run a script and return what follows its code. Raises the KafkaError of a code other than NONE."""
