@@ -201,7 +201,7 @@ class Traffic:
         if not self.until(self.is_alive(), within_s):
             return False
         deadline, name = time.monotonic() + within_s, f"{self.name}-{next(_numbers)}"
-        while not self._make(name, within_s):
+        while not self.make(name, within_s):
             if time.monotonic() > deadline:
                 return False
         for broker in self.cluster.brokers:
@@ -212,7 +212,7 @@ class Traffic:
                 time.sleep(0.1)
         return self.until(self.is_alive(), within_s)
 
-    def _make(self, name: str, within_s: float) -> bool:
+    def make(self, name: str, within_s: float) -> bool:
         """Create a topic; librdkafka fails its request where brokers have just taken other node ids."""
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap})
         made = admin.create_topics([NewTopic(name, 1, 1)], request_timeout=within_s)[name]
@@ -398,3 +398,27 @@ def lose_key(
         assert not expected - found.keys()
         offsets = {one: traffic.acked[one] for one in expected if traffic.acked[one] != UNKNOWN}
         assert {one: found[one] for one in offsets} == offsets
+
+
+def test_redis_flushed_under_traffic_acknowledges_only_what_can_be_read(cluster: Cluster) -> None:
+    """The cluster starts empty: the topic is gone, and the clients continue once it is made again."""
+    client = redis.Redis.from_url(cluster.redis_url)
+    with Traffic(cluster, f"lost.{next(_numbers)}") as traffic:
+        assert traffic.until(traffic.is_alive())
+        before, logs = traffic.sent, BrokerLogs(cluster)
+        client.flushall()
+        start_s, healed = time.monotonic(), False
+        while not healed and time.monotonic() - start_s < 2 * HEALED_S:
+            with suppress(KafkaException):  # the producer knows by now that the topic is gone
+                healed = traffic.until(traffic.is_alive(), 5.0)
+            if not healed:
+                traffic.make(traffic.name, NAMED_S)
+        assert healed, (logs.events(), traffic.failures)
+        traffic.producer.flush(HEALED_S)
+        news = {event["event"] for event in logs.events() if event["level"] != "info"}
+        acked = {one: offset for one, offset in traffic.acked.items() if int(one) > before}
+        found = traffic.readable()
+        assert acked.keys() <= found.keys()
+        offsets = {one: offset for one, offset in acked.items() if offset != UNKNOWN}
+        assert {one: found[one] for one in offsets} == offsets
+        assert "lease_lost" in news
