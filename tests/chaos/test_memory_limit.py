@@ -1,4 +1,4 @@
-"""A broker of 512 MiB under hostile requests, one after the other and in pipelines; of 384 MiB under many: alive."""
+"""A broker of 512 MiB under hostile requests, clients and pipelines; of 384 MiB under large requests at once: alive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess, Cluster
-from tests.chaos.hostile import answer_of, ask, connect, frame, make_topics, memory_mib, neighbour_of
+from tests.chaos.hostile import answer_of, ask, connect, frame, make_topics, many, memory_mib, neighbour_of
+from tests.chaos.test_hostile_clients import commit, commit_codes, join
 from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS
 
 LIMIT_BYTES = 512 << 20
@@ -69,6 +71,32 @@ def test_memory_limit_of_512_mib_survives_hostile_requests(broker: BrokerProcess
     assert "MemoryError" not in broker.log_path.read_text()
 
 
+def answered(broker: BrokerProcess, request: bytes) -> bytes:
+    """The answer of a request, however long others are before it."""
+    with closing(connect(broker)) as sock:
+        sock.settimeout(580)
+        sock.sendall(request)
+        return answer_of(sock)
+
+
+@pytest.mark.timeout(600)
+def test_memory_limit_of_512_mib_survives_hostile_clients(broker: BrokerProcess) -> None:
+    """Commits whose metadata has six characters in Valkey for each, and joins of one group with 1 MB, both at once."""
+    commits = [commit(f"large{i}", "wide0", many(2_000, 500), bytes(4_096)) for i in range(AT_ONCE)]
+    joins = [join(bytes(1_000_000))] * many(1_000, 100)
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    with neighbour_of(broker) as neighbour, ThreadPoolExecutor(40) as clients:
+        committed = [commit_codes(answer) for answer in clients.map(partial(answered, broker), commits)]
+        print(f"| {AT_ONCE} commits of {len(commits[0]):,} at once | {memory_mib(broker, 'VmHWM')} MiB at most |")
+        joined = list(clients.map(partial(answered, broker), joins))
+        print(f"| {len(joins)} joins of 1 MB, 40 at once | {memory_mib(broker, 'VmHWM')} MiB at most |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert committed == [{ErrorCode.none}] * AT_ONCE
+    assert all(joined) and neighbour.answers
+    assert "MemoryError" not in broker.log_path.read_text()
+
+
 def fetch_of(name: bytes, wait_ms: int) -> bytes:
     """A Fetch of one partition."""
     body = struct.pack(">iiiibi", -1, wait_ms, 1, 1 << 20, 0, 1) + struct.pack(">h", len(name)) + name
@@ -109,14 +137,6 @@ def test_memory_limit_of_512_mib_survives_small_requests_in_pipelines(broker: Br
     assert broker.process is not None and broker.process.poll() is None
     assert grown < GROWTH_MIB_MAX
     assert "MemoryError" not in broker.log_path.read_text()
-
-
-def answered(broker: BrokerProcess, request: bytes) -> bytes:
-    """The answer of a request, however long others are before it."""
-    with closing(connect(broker)) as sock:
-        sock.settimeout(580)
-        sock.sendall(request)
-        return answer_of(sock)
 
 
 @pytest.mark.timeout(600)
