@@ -32,6 +32,8 @@ STRAYS_SHARE: Final = 0.3
 """Members that go to any broker, as with an outdated coordinator: every broker serves every group."""
 HELD_SHARE: Final = 0.5
 """Members that name their software, one of which is known to support delayed heartbeats."""
+RECONNECTS_S: Final = 2.0
+"""Longer than a client takes to connect again where nothing is slow."""
 _SOFTWARE: Final = "apache-kafka-java"
 _CODE: Final = struct.Struct(">h")
 _CODE_AT: Final = 9
@@ -86,6 +88,7 @@ class Member:
         self._first_join_s = -1e9
         """When the first join was sent of those whose answers are unknown until now."""
         self.consuming = False
+        self._disconnected_s = -1e9
         self._strays = rng.random() < STRAYS_SHARE
         self._joining = True
         self._wire: Wire | None = None
@@ -99,6 +102,12 @@ class Member:
         self._code = ErrorCode.none
 
     # -- what the checks ask
+
+    @property
+    def is_assigned(self) -> bool:
+        """Whether it consumes, or has just lost its connection, as to a broker that moves clients to others."""
+        reconnects = not self._joining and self.loop.now - self._disconnected_s < RECONNECTS_S
+        return self.consuming or reconnects
 
     def was_silent(self, since_s: float, until_s: float) -> bool:
         """Whether it was gone, silent of its own will, or waiting for a host that is gone, at any time between."""
@@ -186,6 +195,7 @@ class Member:
         return wire
 
     def _disconnected(self) -> None:
+        self._disconnected_s = self.loop.now
         self._wake()
 
     async def _ask(self, request: Any, timeout_s: float = 0.0) -> Any:

@@ -250,7 +250,7 @@ class World:
                     "P6", f"{history.state} after a calm, not {expected}, since {history.state_since_s:.1f} s"
                 )
             for member in living:
-                if not member.consuming or member.generation != history.event_generation:
+                if not member.is_assigned or member.generation != history.event_generation:
                     raise history.broken(
                         "P6", f"{member.name} is not in generation {history.event_generation} after a calm"
                     )
