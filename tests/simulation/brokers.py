@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Final
 
 from tests.simulation.loop import Process, SimLoop
@@ -41,6 +42,7 @@ class Broker:
         self.process: Process | None = None
         self.app: BuiltBroker | None = None
         self.ready = False
+        self.on_killed: Callable[[int], None] = lambda port: None
 
     def start(self) -> None:
         """Begin to start; `ready` says when it is done."""
@@ -75,6 +77,7 @@ class Broker:
         self.redis.end_process(process, commands_lost=self.rng.random() < 0.5)
         process.kill()
         self.net.end_process(process, vanished)
+        self.on_killed(self.port)
 
     def pause(self) -> None:
         """Stop the process where it is."""

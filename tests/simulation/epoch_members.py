@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Assigned, Commit, Outcome, Revoked
+from tests.simulation.contact import Contact
 from tests.simulation.members import TOPIC
 from tests.simulation.wire import Disconnected, Wire, message
 from tests.support.wire import decode_response, encode_request
@@ -46,8 +47,7 @@ class EpochMember:
         self.traffic, self.group, self.name, self.rng = traffic, group, name, rng
         self.loop = traffic.world.loop
         self.epoch, self.owned = 0, frozenset[int]()
-        self.last_contact_s = -1e9
-        """When the last heartbeat was sent that was accepted: its session cannot end before."""
+        self.contact = Contact()
         self.is_gone = False
         self._ids = 0
         self.member_id = ""
@@ -143,7 +143,9 @@ class EpochMember:
         answer = await self._ask(self._request(self.epoch))
         code = answer.error_code
         if code is ErrorCode.none:
-            self.last_contact_s, self.epoch, self._reports = sent_s, answer.member_epoch, False
+            assert self._wire is not None
+            self.contact.answered(sent_s, self.loop.now, self._wire.port)
+            self.epoch, self._reports = answer.member_epoch, False
             if self.epoch < asked_epoch:
                 raise self.group.broken("P2", f"{self.name} was given epoch {self.epoch} after {asked_epoch}")
             given = self._given(answer)

@@ -72,7 +72,7 @@ class EpochGroupHistory:
         if kind != "member_expired" or member is None:
             return
         self.removed += 1
-        ends_s = member.last_contact_s + SESSION_S - EARLY_MS / 1000
+        ends_s = member.contact.last_s + SESSION_S - EARLY_MS / 1000
         if entry["cause"] == "session_timed_out" and member.member_id == member_id and at_s < ends_s:
             raise self.broken("P5", f"{member.name} was removed before its session ended at {ends_s:.4f}")
 

@@ -314,7 +314,7 @@ class History:
         if member is None:
             return  # no living member ever got its id
         self.removals += 1
-        ends_s = member.last_contact_s + member.session_timeout_s - EARLY_MS / 1000
+        ends_s = member.contact.last_s + member.session_timeout_s - EARLY_MS / 1000
         is_its_own = member.member_id == member_id
         if cause == "session_timed_out" and is_its_own and at_s < ends_s:
             raise group.broken("P5", f"{member.name} was removed before its session ended at {ends_s:.4f}")

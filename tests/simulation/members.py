@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from tests.simulation.contact import Contact
 from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment, versions_frame
 from tests.simulation.history import GroupHistory
 from tests.simulation.wire import Disconnected, Wire, message
@@ -75,9 +76,8 @@ class Member:
         self.member_id = ""
         self.generation = -1
         self.partitions: tuple[int, ...] = ()
-        self.last_contact_s = -1e9
-        """When the last request was sent that started its session again: it cannot end before. A sync or join that is
-        answered at once does not (spec E12, S12)."""
+        self.contact = Contact()
+        """A sync or join that is answered at once renews no session (spec E12, S12)."""
         self.gone_s: float | None = None
         self._silences: deque[tuple[float, float]] = deque(maxlen=5)
         """From when to when it was silent of its own will."""
@@ -194,6 +194,10 @@ class Member:
             await wire.ask_frame(versions_frame(self.name, _SOFTWARE), self.request_timeout_s)
         return wire
 
+    def _renewed(self, sent_s: float) -> None:
+        assert self._wire is not None
+        self.contact.answered(sent_s, self.loop.now, self._wire.port)
+
     def _disconnected(self) -> None:
         self._disconnected_s = self.loop.now
         self._wake()
@@ -274,13 +278,13 @@ class Member:
         if code is ErrorCode.member_id_required:
             self.member_id = joined.member_id
             self.history.members[self.member_id] = self
-            self.last_contact_s = sent_s
+            self._renewed(sent_s)
             return None
         if code is not ErrorCode.none:
             self._note_code(code)
             return None
         if joined.generation_id > self.generation:  # a repeated join may be answered at once, which renews nothing
-            self.last_contact_s = max(self.last_contact_s, self._first_join_s)
+            self._renewed(self._first_join_s)
         self.member_id, self.generation = joined.member_id, joined.generation_id
         elected = (joined.leader, joined.protocol_name or "")
         self.history.joined(self, self.member_id, self.generation, elected, floor, sent_s)
@@ -342,7 +346,7 @@ class Member:
         self._woken, self._unanswered_s, self._code = self.loop.create_future(), None, ErrorCode.none
         self.consuming = True
         if self._heartbeat_timer is None:
-            overdue = self.last_contact_s + self.interval_s <= self.loop.now
+            overdue = self.contact.last_s + self.interval_s <= self.loop.now
             self._heartbeat_timer = self._on_grid(
                 0 if overdue else self.rng.uniform(0, self.interval_s), self._heartbeat
             )
@@ -404,7 +408,7 @@ class Member:
         if sent_s is not None:
             self.history.heartbeat_answered(self.name, sent_s)
             if code in (0, 27):
-                self.last_contact_s = max(self.last_contact_s, sent_s)
+                self._renewed(sent_s)
         if code:
             self._wake(ErrorCode(code))
         elif self._overdue and self._heartbeat_timer is not None:

@@ -82,7 +82,14 @@ class World:
         self.log = LogTraffic(self, plan.partitions)
         self.epochs = EpochTraffic(self, plan.epoch_groups, plan.streams_groups)
         self.shares = ShareTraffic(self, plan.share_groups)
+        for broker in self.brokers:
+            broker.on_killed = self._broker_killed
         self._read_to = [b"-"] * SHARDS
+
+    def _broker_killed(self, port: int) -> None:
+        for group in (*self.history.groups.values(), *self.epochs.groups.values()):
+            for member in group.members.values():
+                member.contact.broker_killed(port, self.loop.now)
 
     # -- a run
 

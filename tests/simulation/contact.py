@@ -1,0 +1,27 @@
+"""When the session of a member was renewed last: it cannot end before one timeout after that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+LOST_S: Final = 0.1
+"""Renewals of heartbeats answered by a broker so shortly before it was killed are lost (decision 0050: 75 ms)."""
+
+
+class Contact:
+    """`last_s` is when the last request was sent that renewed the session."""
+
+    def __init__(self) -> None:
+        self.last_s = self._before_s = self._answered_s = -1e9
+        self._port = 0
+
+    def answered(self, sent_s: float, now_s: float, port: int) -> None:
+        """A request that renews was answered by the broker on a port."""
+        self._answered_s, self._port = now_s, port
+        if sent_s > self.last_s:
+            self._before_s, self.last_s = self.last_s, sent_s
+
+    def broker_killed(self, port: int, now_s: float) -> None:
+        """If it answered the last one a moment ago, the one before counts."""
+        if port == self._port and now_s - self._answered_s < LOST_S:
+            self.last_s = self._before_s
