@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -215,12 +215,13 @@ class Reader:
         self._session = (answer.session_id, epoch + 1)
         self._fetched = set(self.positions)
 
-    async def read_to(self, ends: Mapping[int, int]) -> None:
+    async def read_to(self, ends: Mapping[int, int], bytes_max: Callable[[], int] = lambda: 1 << 20) -> None:
         """Poll until these offsets are reached, or no more comes for long."""
-        for _ in range(_POLLS_MAX):
-            if all(self.positions[index] >= end for index, end in ends.items()):
-                return
-            await self.poll(max_wait_ms=20)
+        left, furthest = _POLLS_MAX, sum(self.positions.values())
+        while left and any(self.positions[index] < end for index, end in ends.items()):
+            await self.poll(bytes_max(), max_wait_ms=20)
+            reached = sum(self.positions.values())
+            left, furthest = (_POLLS_MAX, reached) if reached > furthest else (left - 1, furthest)
 
     async def _fetch(self, wanted: Iterable[tuple[int, int]], **options: Any) -> Any:
         began = now_ns()

@@ -42,7 +42,7 @@ async def _send(rng: random.Random, producer: Producer, batches: list[SentBatch]
 
 
 async def records(talk: Conversation) -> None:
-    """Two producers at two brokers, and a reader of whatever they have stored."""
+    """Two producers at two brokers, a reader of whatever they have stored, and one afterwards of a little at a time."""
     rng, writers = talk.rng, [await Producer(talk, f"w{at}", at).init() for at in range(2)]
     reader = Reader(talk, "reader")
     reader.positions = {0: 0}
@@ -52,7 +52,11 @@ async def records(talk: Conversation) -> None:
         sends = (_send(rng, writer, queue) for writer, queue in zip(writers, queues, strict=True))
         await asyncio.gather(waiting, *sends)
         await reader.poll(rng.randint(100, 500))
-    await reader.read_to(dict(enumerate(await talk.note_bounds())))
+    ends = dict(enumerate(await talk.note_bounds()))
+    await reader.read_to(ends)
+    afterwards = Reader(talk, "afterwards")
+    afterwards.positions = {0: 0}
+    await afterwards.read_to(ends, lambda: rng.randint(100, 500))
 
 
 async def transactions(talk: Conversation) -> None:
