@@ -23,7 +23,7 @@ from tests.support.logs import batch_bytes
 from tests.support.members import Member, module
 from tests.support.wire import RawClient
 
-METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT = 3, 19, 20, 2, 8
+METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT, CONSUMER_HEARTBEAT = 3, 19, 20, 2, 8, 68
 TOPIC, GROUP = "orders", "readers"
 SETTINGS = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
@@ -51,9 +51,9 @@ async def stopped(broker: BrokerProcess) -> AsyncIterator[None]:
     await asyncio.sleep(WAKE_S)
 
 
-async def create(client: RawClient) -> UUID:
+async def create(client: RawClient, partitions: int = 1) -> UUID:
     kio = module(CREATE_TOPICS, 7)
-    topic = kio.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1, assignments=(), configs=())
+    topic = kio.CreatableTopic(name=TOPIC, num_partitions=partitions, replication_factor=1, assignments=(), configs=())
     response = await client.ask(
         kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=30), validate_only=False)
     )
@@ -91,10 +91,38 @@ def commit_request(offset: int, member: Member | None = None) -> Any:
     )
 
 
-async def gave_up(client: RawClient, request: Any) -> None:
-    """Send to a broker that does not answer, and close."""
+def consumer_heartbeat(member_id: str, epoch: int) -> Any:
+    kio, joins = module(CONSUMER_HEARTBEAT, 1), epoch == 0
+    return kio.ConsumerGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id=member_id,
+        member_epoch=epoch,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout=timedelta(seconds=30) if joins else timedelta(milliseconds=-1),
+        subscribed_topic_names=(TOPIC,) if joins else None,
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        topic_partitions=() if joins else None,
+    )
+
+
+def given(answer: Any) -> tuple[int, ...]:
+    """Partitions that a heartbeat's answer assigns; none also where it changes nothing."""
+    assert answer.error_code is ErrorCode.none
+    topics = answer.assignment.topic_partitions if answer.assignment is not None else ()
+    return tuple(index for topic in topics for index in topic.partitions)
+
+
+async def leave_unanswered(client: RawClient, request: Any) -> None:
+    """Send to a broker that does not answer, and stay connected."""
     client.send(request)
     await client.writer.drain()
+
+
+async def gave_up(client: RawClient, request: Any) -> None:
+    """Send to a broker that does not answer, and close."""
+    await leave_unanswered(client, request)
     await client.close()
 
 
@@ -125,6 +153,38 @@ async def test_commit_of_connected_client_waited_offset_stays(cluster: Cluster) 
             await asyncio.sleep(5)
             assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
         assert await member.committed(TOPIC, [0]) == {0: 20}
+
+
+@pytest.mark.parametrize("stays_connected", [False, True])
+async def test_commit_of_connection_made_to_stopped_broker_offset_stays(
+    cluster: Cluster, stays_connected: bool
+) -> None:
+    """The kernel accepts for the stopped broker: the connection waits in the listen queue, the commit behind it."""
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        member = Member(beside, GROUP)
+        async with stopped(one):
+            client = await RawClient.connect(one.address)
+            await (leave_unanswered if stays_connected else gave_up)(client, commit_request(10))
+            await asyncio.sleep(5)
+            assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
+        assert await member.committed(TOPIC, [0]) == {0: 20}
+        await client.close()
+
+
+async def test_consumer_join_of_connection_made_to_stopped_broker_partition_has_one_owner(cluster: Cluster) -> None:
+    """A late join of KIP-848 says that the member owns nothing: what it owns would be given to the next one."""
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside, partitions=2)
+        async with stopped(one):
+            await gave_up(await RawClient.connect(one.address), consumer_heartbeat("first", 0))
+            assert given(await beside.ask(consumer_heartbeat("first", 0))) == (0, 1)
+            second = await beside.ask(consumer_heartbeat("second", 0))
+            assert given(second) == ()
+            await asyncio.sleep(5)
+        assert given(await beside.ask(consumer_heartbeat("second", second.member_epoch))) == ()
 
 
 async def test_produce_waited_in_stopped_broker_not_appended(cluster: Cluster) -> None:

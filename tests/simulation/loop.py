@@ -184,6 +184,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready.append(entry)
         return entry
 
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
+        """There is no other thread. asyncio closes abandoned async generators by it, also those of a killed process."""
+        return self.call_soon(callback, *args, context=context)
+
     def _run_once(self) -> None:
         if not self._ready:
             self._jump()

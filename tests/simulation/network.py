@@ -9,10 +9,15 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
+from itertools import count
 from typing import Any, Final
+from unittest.mock import patch
 
 from tests.simulation.loop import Process, SimLoop
+from tidegate.server import stalls
 
 GRAIN_S: Final = 1 / 2048
 """Half a millisecond, of which sums are exact: what happens at one instant has one time."""
@@ -35,19 +40,18 @@ class Fabric:
 
 
 class _Socket:
-    """What a broker asks of a socket behind a transport."""
+    """What a broker asks of a socket behind a transport; its number stands for a file descriptor."""
 
     family = socket.AF_INET
 
-    def __init__(self, address: tuple[str, int]) -> None:
-        self._address = address
+    def __init__(self, address: tuple[str, int], number: int = -1) -> None:
+        self._address, self._number = address, number
 
     def setsockopt(self, *_: Any) -> None:
         """Nothing to set."""
 
     def fileno(self) -> int:
-        """None: there is nothing to poll behind a transport of the simulation."""
-        return -1
+        return self._number
 
     def getsockname(self) -> tuple[str, int]:
         return self._address
@@ -71,6 +75,9 @@ class Pipe(asyncio.Transport):
         self._base_s = net.fabric.rng.choice(LATENCIES_S)
         self._on_data, self._on_closed = on_data, on_closed
         self._to_broker_at = self._to_client_at = 0.0
+        self._under_way: deque[tuple[float, int]] = deque()
+        """What is sent and not yet read: when it is in the broker's socket, and its bytes; 0 if the client closes."""
+        self.number = next(net.numbers)
         self._inbox: list[bytes] = []
         self._reading = True
         self._client_open = True
@@ -106,6 +113,7 @@ class Pipe(asyncio.Transport):
     def _towards_broker(self, data: bytes) -> None:
         at = max(self._loop.now + self._net.fabric.latency(self._base_s), self._to_broker_at)
         self._to_broker_at = at
+        self._under_way.append((at, len(data)))
         self._loop.post(at, self._arrive, data, process=self.process)
 
     def _towards_client(self, callback: Callable[..., None], *args: Any) -> None:
@@ -141,7 +149,12 @@ class Pipe(asyncio.Transport):
         else:
             self._take(data)
 
+    def in_socket(self) -> list[int]:
+        """Bytes of each piece that lies in the broker's socket; a last 0 if the client has closed."""
+        return [size for at, size in self._under_way if at <= self._loop.now]
+
     def _take(self, data: bytes) -> None:
+        self._under_way.popleft()
         if data:
             self._feed(data)
         else:
@@ -163,6 +176,7 @@ class Pipe(asyncio.Transport):
             self._protocol.buffer_updated(taken)
             if not self._reading and len(view):
                 self._inbox.insert(0, bytes(view))
+                self._under_way.appendleft((self._loop.now, len(view)))
                 return
 
     def write(self, data: Any) -> None:
@@ -190,7 +204,9 @@ class Pipe(asyncio.Transport):
         return not self._broker_open
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": ("127.0.0.1", 40_000), "socket": _Socket(("127.0.0.1", self.port))}.get(name, default)
+        return {"peername": ("127.0.0.1", 40_000), "socket": _Socket(("127.0.0.1", self.port), self.number)}.get(
+            name, default
+        )
 
     def close(self) -> None:
         if self._broker_open:
@@ -255,6 +271,7 @@ class Network:
         self.fabric = Fabric(rng)
         self.servers: dict[int, SimServer] = {}
         self.pipes: dict[Pipe, None] = {}
+        self.numbers = count(1)
         self._vanished: set[int] = set()
         loop.listen = self._listen
 
@@ -267,6 +284,20 @@ class Network:
     def is_vanished(self, port: int) -> bool:
         """Whether the host behind a port answers nothing at all."""
         return port in self._vanished
+
+    # -- what a broker asks the kernel about its sockets after a stall
+
+    @contextmanager
+    def asked_after_stalls(self) -> Iterator[None]:
+        """Answer instead of the kernel while the block runs."""
+        with patch.object(stalls, "_closed", self._closed), patch.object(stalls, "_unread", self._unread):
+            yield
+
+    def _closed(self, numbers: Container[int]) -> set[int]:
+        return {pipe.number for pipe in self.pipes if pipe.number in numbers and 0 in pipe.in_socket()}
+
+    def _unread(self, number: int) -> int:
+        return sum(next((pipe.in_socket() for pipe in self.pipes if pipe.number == number), ()))
 
     def dial(
         self, port: int, on_open: Callable[[], None], on_data: Callable[[bytes], None], on_closed: Callable[[], None]

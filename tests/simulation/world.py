@@ -286,7 +286,8 @@ def simulate(plan: Plan) -> Report:
     report, started_s, cpu_s = Report(plan), outside.real_s(), process_time()
     try:
         world = World(plan, server)
-        with outside.taken_from(world.loop, plan.seed, world.errors), _garbage_kept():
+        taken = outside.taken_from(world.loop, plan.seed, world.errors)
+        with taken, world.net.asked_after_stalls(), _garbage_kept():
             try:
                 world.loop.run_until_complete(world.run())
             except Violation as violation:

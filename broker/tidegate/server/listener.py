@@ -302,8 +302,8 @@ class Server:
         return self._last_connection_id
 
     def admit(self, connection: Connection) -> bool:
-        """Register a new connection; False above `connections_max` or without a lease."""
-        if self._refusing or self.full():
+        """Register a new connection; False above `connections_max`, without a lease, or if its client has given up."""
+        if self._refusing or self.full() or not self.stalls.admits(connection):
             return False
         if self._limits_connections and connection.identified_on_accept and not self.admit_to_org(connection):
             return False

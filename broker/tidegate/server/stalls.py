@@ -6,6 +6,9 @@ overwrite a newer one. After a gap of the event loop, by the monotonic clock, tw
 - above `STALL_S`: connections whose peer has closed its side are aborted with their unread bytes;
 - above `LATE_S`: of the bytes in the socket at wake-up, requests that change no state are executed. The first request
   that changes state closes the connection after the earlier replies. The client reconnects and retries.
+
+Connections made during the stall wait in the listen queue and are accepted behind it: for `ACCEPT_S` the rules apply to
+each new connection.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import array
 import asyncio
 import contextlib
 import fcntl
+import math
 import select
 import termios
 from collections import deque
@@ -38,6 +42,8 @@ STALL_S: Final = 1.0
 """A longer gap is a stall. The shortest client time-outs (session, request) are several times as long."""
 LATE_S: Final = 2.0
 """Requests that may have waited this long, s, are late. No client abandons a request earlier and stays connected."""
+ACCEPT_S: Final = 1.0
+"""Time after a stall, s, in which the event loop accepts what waited in the listen queue."""
 
 _WAITED: Final = "waited while this process stood still"
 _CLOSED: Final = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
@@ -96,7 +102,9 @@ class StallMonitor:
         self._server = server
         self._timer: asyncio.TimerHandle | None = None
         self.alive_s = perf_counter()
-        """Last observed run of the event loop, by `perf_counter`, to within `BEAT_S`."""
+        """Last observed run of the event loop, by `perf_counter`, to within `CHECK_INTERVAL_S`."""
+        self._gap_s, self._accepts_until_s = 0.0, -math.inf
+        """Length of the last stall, and until when connections that waited for its end are accepted."""
 
     def start(self) -> None:
         """Start the timer; a second call has no effect."""
@@ -127,15 +135,27 @@ class StallMonitor:
             self._after_stall(gap_s)
 
     def _after_stall(self, gap_s: float) -> None:
-        connections = {_fileno(connection): connection for connection in self._server.connections}
-        connections.pop(-1, None)
-        closed = _closed(connections)
+        self._gap_s = gap_s + (self._gap_s if self.alive_s < self._accepts_until_s else 0.0)
+        self._accepts_until_s = self.alive_s + ACCEPT_S
+        closed = self._closed_of(self._server.connections)
         logger.warning("event_loop_stalled", stall_ms=round(gap_s * 1000), closed_connections=len(closed))
-        for fileno, connection in connections.items():
-            if fileno in closed:
-                connection.abort()
-            elif gap_s > LATE_S:
-                _distrust(connection, _unread(fileno))
+        for connection in closed:
+            connection.abort()
+
+    def admits(self, connection: StalledConnection) -> bool:
+        """Whether a new connection is served: not if it waited for a stall's end and its peer has closed."""
+        return perf_counter() >= self._accepts_until_s or not self._closed_of((connection,))
+
+    def _closed_of(self, connections: Iterable[StalledConnection]) -> list[StalledConnection]:
+        """Those whose peer has closed; of the others, mark what is unread if it may have waited for `LATE_S`."""
+        filenos = {_fileno(connection): connection for connection in connections}
+        filenos.pop(-1, None)
+        closed = _closed(filenos)
+        if self._gap_s > LATE_S:
+            for fileno, connection in filenos.items():
+                if fileno not in closed:
+                    _distrust(connection, _unread(fileno))
+        return [connection for fileno, connection in filenos.items() if fileno in closed]
 
 
 def _distrust(connection: StalledConnection, unread: int) -> None:

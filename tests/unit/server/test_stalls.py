@@ -93,6 +93,51 @@ async def test_long_stall_late_change_closes_connection_behind_replies() -> None
 
 
 @on_both_loops
+async def test_stall_closed_peer_in_listen_queue_discarded() -> None:
+    """It connected, sent and gave up during the stall: the event loop accepts it behind the check, or before it."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        for is_checked_first in (True, False):
+            gone = raw_socket(server)
+            gone.sendall(encode_request(CHANGE, 1))
+            gone.close()
+            stall(server, 1.5)
+            if is_checked_first:
+                server.stalls.check()
+            await client.ask(HEARTBEAT_REQUEST)
+            await until(lambda: len(server.connections) == 1)
+        assert handlers.started == ["heartbeat g"] * 2
+
+
+@on_both_loops
+async def test_long_stall_change_in_listen_queue_closes_connection_behind_replies() -> None:
+    """The client is still connected: the heartbeat is answered, the change not made, whichever stall was the last."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, _):
+        late = raw_socket(server)
+        late.sendall(encode_request(HEARTBEAT_REQUEST, 1) + encode_request(CHANGE, 2))
+        for seconds in (5, 1.5):
+            stall(server, seconds)
+            server.stalls.check()
+        await until(lambda: handlers.started == ["heartbeat g"])
+        await until(lambda: len(server.connections) == 1)
+        assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")
+        assert late.recv(1 << 16) == b""
+        late.close()
+
+
+@on_both_loops
+async def test_change_of_connection_made_after_stall_executed() -> None:
+    handlers = Handlers()
+    async with connected(handlers) as (server, _):
+        stall(server, 5)
+        server.stalls.check()
+        async with await another(server) as beside:
+            await beside.ask(CHANGE)
+        assert handlers.started == ["create_topics", "create_topics done"]
+
+
+@on_both_loops
 async def test_long_stall_change_sent_afterwards_executed() -> None:
     """What came whole before the wake-up is late, what is sent after it is not, on the same connection too."""
     handlers = Handlers()
