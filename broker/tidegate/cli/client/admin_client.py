@@ -26,6 +26,10 @@ class NoSuchGroup(CommandFailed):
     """The group does not exist, or no longer."""
 
 
+class NobodyListens(CommandFailed):
+    """Every address refused the connection: no process listens there."""
+
+
 async def get(admin: AdminHttp, group_id: str | None, what: str, org: str, **query: str) -> Any:
     """GET /groups, /groups/GROUP or /groups/GROUP/`what` below /api/v1 as JSON. Raises CommandFailed."""
     if group_id == "":
@@ -79,10 +83,13 @@ async def readiness(admin: AdminHttp) -> Any:
 
 
 async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: str = "GET") -> tuple[URL, int, str]:
-    """Fetch from the first responding address of a comma-separated list: all brokers return the same data."""
+    """Fetch from the first responding address of a comma-separated list: all brokers return the same data.
+
+    Raises CommandFailed, NobodyListens.
+    """
     if admin.missing:
         raise CommandFailed(admin.missing)
-    failures = []
+    failures, is_refused = [], True
     headers = {"Authorization": f"Bearer {admin.token}"} if admin.token else {}
     async with aiohttp.ClientSession(timeout=_TIMEOUT, headers=headers) as session:
         for address in (one.strip().rstrip("/") for one in admin.addresses.split(",")):
@@ -93,7 +100,10 @@ async def _fetch(admin: AdminHttp, path: str, query: Mapping[str, str], method: 
                     return url, answer.status, await answer.text()
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 failures.append(f"{address}: {_reported(error)}")
-    raise CommandFailed(f"no admin HTTP answers at {'; '.join(failures)} (--admin)")
+                os_error = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+                is_refused = is_refused and isinstance(os_error, ConnectionRefusedError)
+    failure = NobodyListens if is_refused else CommandFailed
+    raise failure(f"no admin HTTP answers at {'; '.join(failures)} (--admin)")
 
 
 def _reported(error: Exception) -> str:

@@ -124,10 +124,19 @@ def drain(
 async def _through_admin(admin: AdminHttp, redis: RedisServer, node_id: int, timeout_s: float) -> bool:
     from tidegate.cli.client import admin_client
 
-    async def there() -> bool:
-        found = await admin_client.ask(admin, "GET", "/brokers")
-        return any(one["node_id"] == node_id for one in found["brokers"])
+    listed: set[int] = set()
 
+    async def there() -> bool:
+        nonlocal listed
+        try:
+            listed = {one["node_id"] for one in (await admin_client.brokers(admin))["brokers"]}
+        except admin_client.NobodyListens:
+            if listed != {node_id}:  # others may answer at other addresses
+                raise
+            return False
+        return node_id in listed
+
+    await there()
     await admin_client.ask(admin, "POST", f"/brokers/{node_id}/drain")
     return await _stays(node_id, there, timeout_s)
 
