@@ -33,6 +33,7 @@ from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.redis_clock import time_ms
 from tidegate.store.store import Store
 
 __all__ = [
@@ -95,7 +96,7 @@ async def read_snapshot(
         if not head:
             raise GroupIdNotFound
         if [head.get(mark.encode()) for mark in _MARKS] == after:
-            now = int(time[0]) * 1000 + int(time[1]) // 1000 if now_ms is None else now_ms
+            now = time_ms(time) if now_ms is None else now_ms
             group = await asyncio.to_thread(_built, store.settings, keys, blobs, now, read)
             if group.type == share_stored.TYPE:
                 return replace(group, shares=await _shares(store, keys), dead_letters=await _dead_letters(store, keys))

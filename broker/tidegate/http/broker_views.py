@@ -11,6 +11,7 @@ from tidegate.apis.call import BrokerContext
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.figures import read_figures
 from tidegate.cluster.placement import coordinator_of, leader_of
+from tidegate.store.redis_clock import time_ms
 from tidegate.topics.model import Topic
 
 
@@ -24,7 +25,7 @@ async def brokers(context: BrokerContext) -> list[dict[str, Any]]:
     reported, time = await asyncio.gather(
         read_figures(context.store, (one.node_id for one in live)), context.store.command("TIME")
     )
-    now_ms = int(time[0]) * 1000 + int(time[1]) // 1000
+    now_ms = time_ms(time)
     shards = Counter(
         coordinator_of(shard, preferred).node_id for shard in range(context.settings.coordinator_shards) if preferred
     )

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tidegate.store.addresses import Address
 from tidegate.store.link import Link
-from tidegate.store.redis_clock import ServerClock
+from tidegate.store.redis_clock import ServerClock, time_ms
 
 Lane = Literal["control", "data_out", "data_in", "durable"]
 Find = Callable[[], Awaitable[Address]]
@@ -56,8 +56,7 @@ class Node:
 
         def answered(reply: Any) -> None:
             if isinstance(reply, list):
-                seconds, microseconds = map(int, reply)
-                self.clock.observe(seconds * 1000 + microseconds // 1000, perf_counter() - asked_s)
+                self.clock.observe(time_ms(reply), perf_counter() - asked_s)
 
         self.control.send(["TIME"], answered)
 

@@ -8,8 +8,9 @@ each node has a clock: `RedisClock` is the one of the node that has the cluster'
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +20,12 @@ DIFFERENCE_MAX_MS: Final = 5_000
 """Above this difference the broker does no retention: one clock is wrong, and which one is unknown."""
 _ROUND_TRIP_MAX_S: Final = 0.5
 """Replies with a longer round trip are ignored."""
+
+
+def time_ms(reply: Sequence[Any]) -> int:
+    """Milliseconds since 1970 of a reply to TIME: seconds and microseconds, as numbers or as bytes."""
+    seconds, microseconds = reply
+    return int(seconds) * 1000 + int(microseconds) // 1000
 
 
 class ServerClock:

@@ -17,6 +17,7 @@ from tidegate.cli.client.backup_file import FORMAT, HEADER, VERSION, Line
 from tidegate.cli.client.backup_transactions import LogTransactions
 from tidegate.cli.failures import CommandFailed
 from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
+from tidegate.store.redis_clock import time_ms
 from tidegate.store.scripts import Script
 
 READ_STARTS = Script("share/read_starts")
@@ -79,10 +80,8 @@ class ClusterReader:
 
     def _now_ms(self) -> int:
         if hasattr(self._client, "get_primaries"):
-            seconds, micros = self._client.time(target_nodes=self._client.get_node_from_key(self._keys.info))
-        else:
-            seconds, micros = self._client.time()
-        return int(seconds) * 1000 + int(micros) // 1000
+            return time_ms(self._client.time(target_nodes=self._client.get_node_from_key(self._keys.info)))
+        return time_ms(self._client.time())
 
     def lines(self) -> Iterator[Line]:
         """Every line but the last. Raises CommandFailed if the cluster failed over meanwhile."""

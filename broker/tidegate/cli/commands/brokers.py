@@ -148,6 +148,7 @@ async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, tim
     from tidegate.cluster.audit import Actor, Audit
     from tidegate.cluster.drains import request_drain
     from tidegate.errors import KafkaError, StoreUnavailable
+    from tidegate.store.redis_clock import time_ms
     from tidegate.store.store import Store
 
     store = Store(redis.settings)
@@ -156,8 +157,8 @@ async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, tim
 
     async def there() -> bool:
         renewed = await store.command("ZSCORE", store.cluster_keys.leases, node_id)
-        seconds, _ = await store.command("TIME")
-        return renewed is not None and int(seconds) * 1000 - float(renewed) < gone_ms
+        now_ms = time_ms(await store.command("TIME"))
+        return renewed is not None and now_ms - float(renewed) < gone_ms
 
     try:
         await store.start()

@@ -21,6 +21,7 @@ from tidegate.cli.places import RedisServer
 from tidegate.cluster.server_check import PROBE_RIGHTS, flavour_of
 from tidegate.store.addresses import without_password
 from tidegate.store.keys import ClusterKeys
+from tidegate.store.redis_clock import time_ms
 from tidegate.store.scripts import LIBRARY_PREFIX
 
 COVERAGE: Final = "cluster-require-full-coverage"
@@ -154,8 +155,7 @@ def _late_groups(client: Any, prefix: str) -> tuple[LateGroup, ...]:
     keys = ClusterKeys(prefix)
     try:
         shards = int(client.hget(keys.info, "coordinator_shards") or 0)
-        seconds, micros = server_of(client, keys.info).time()
-        return tuple(late_groups(client, prefix, shards, seconds * 1000 + micros // 1000))
+        return tuple(late_groups(client, prefix, shards, time_ms(server_of(client, keys.info).time())))
     except redis.ResponseError:  # missing rights are reported elsewhere
         return ()
 
@@ -165,10 +165,9 @@ def _cluster(client: Any, keys: ClusterKeys, gone_ms: int) -> tuple[str | None, 
         cluster_id = client.hget(keys.info, "cluster_id")
         records = client.hgetall(keys.brokers)
         renewed = dict(client.zrange(keys.leases, 0, -1, withscores=True))
-        seconds, micros = server_of(client, keys.leases).time()
+        now_ms = time_ms(server_of(client, keys.leases).time())
     except redis.ResponseError:  # missing rights are reported elsewhere
         return None, ()
-    now_ms = seconds * 1000 + micros // 1000
     leases = []
     for node_id, record in sorted(records.items(), key=lambda item: int(item[0])):
         reported = json.loads(record)
