@@ -25,6 +25,7 @@ from typing import Any
 
 from bench.cluster import REPOSITORY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
+from tests.support.processor_waits import waited_s
 from tests.support.wire import encode_request
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.server.limits import DECODED_FACTOR
@@ -189,10 +190,7 @@ class Neighbour:
 
     def _queued_s(self) -> float:
         """Seconds that the broker's event loop and this thread have waited for a processor so far."""
-        waited_ns = 0
-        for path in (f"/proc/{self.broker.pid}/schedstat", "/proc/thread-self/schedstat"):
-            waited_ns += int(Path(path).read_text().split()[1])
-        return waited_ns / 1e9
+        return waited_s((self.broker.pid, "thread-self"))
 
 
 @contextmanager

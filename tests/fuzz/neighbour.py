@@ -11,7 +11,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from kio.index import load_payload_module
@@ -19,6 +18,7 @@ from kio.static.constants import EntityType
 
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
+from tests.support.processor_waits import waited_s
 from tests.support.wire import RawClient
 
 TOPIC: Final = "neighbour"
@@ -28,8 +28,7 @@ ANSWER_S: Final = 30.0
 
 def served_ms(pids: Sequence[str]) -> float:
     """The clock, less the waits of these processes' main threads for a processor."""
-    queued_ns = sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids)
-    return (time.monotonic_ns() - queued_ns) / 1e6
+    return (time.monotonic() - waited_s(pids)) * 1000
 
 
 async def ask(address: str, pids: Sequence[str], times_ms: list[float]) -> None:
