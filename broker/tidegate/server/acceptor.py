@@ -37,7 +37,7 @@ class Acceptor(Protocol[Accepted]):
         """A new id."""
 
     def admit(self, connection: Accepted) -> bool:
-        """Register a connection; False above `connections_max` or without a lease."""
+        """Register a connection; False above `connections_max`, without a lease, or if its client has given up."""
 
     def admit_to_org(self, connection: Accepted) -> bool:
         """Count a connection for its client's organisation; False if that has as many as it may."""

@@ -109,6 +109,8 @@ class Server:
         self._refusing = False
         self._asked_s = self._doubted_s = -math.inf
         """Times of the last lease renewal attempt, and of the last expiry that followed a stall of this process."""
+        self._suspended_s = math.inf
+        """When reading stopped, by `perf_counter`; meaningful unless `serving`."""
         self._empty = asyncio.Event()
         self._empty.set()
         metrics.sample(CONNECTIONS, self._by_listener)
@@ -199,12 +201,15 @@ class Server:
         self.extend_trust()
         self._refusing = False
         if not self.serving:
-            self.serving = True
+            self.stalls.drop_late(self._asked_s - self._suspended_s)
+            self.serving, self._suspended_s = True, math.inf
             for connection in list(self.connections):
                 connection.resume()
 
     def suspend(self) -> None:
         """The lease is suspect: stop reading; arriving requests stay in the socket buffers."""
+        if self.serving:
+            self._suspended_s = perf_counter()
         self.serving = False
 
     def refuse(self) -> None:

@@ -8,7 +8,7 @@ overwrite a newer one. After a gap of the event loop, by the monotonic clock, tw
   that changes state closes the connection after the earlier replies. The client reconnects and retries.
 
 Connections made during the stall wait in the listen queue and are accepted behind it: for `ACCEPT_S` the rules apply to
-each new connection.
+each new connection. A broker whose lease was suspect has not read for as long: the rules apply when it serves again.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ class StallMonitor:
         self._timer: asyncio.TimerHandle | None = None
         self.alive_s = perf_counter()
         """Last observed run of the event loop, by `perf_counter`, to within `CHECK_INTERVAL_S`."""
-        self._gap_s, self._accepts_until_s = 0.0, -math.inf
-        """Length of the last stall, and until when connections that waited for its end are accepted."""
+        self._waited_s, self._accepts_until_s = 0.0, -math.inf
+        """How long what is accepted now may have waited for the end of a stall, and until when that is so."""
 
     def start(self) -> None:
         """Start the timer; a second call has no effect."""
@@ -135,27 +135,34 @@ class StallMonitor:
             self._after_stall(gap_s)
 
     def _after_stall(self, gap_s: float) -> None:
-        self._gap_s = gap_s + (self._gap_s if self.alive_s < self._accepts_until_s else 0.0)
+        began_s = self.alive_s - gap_s
+        self._waited_s = gap_s + (self._waited_s if began_s < self._accepts_until_s else 0.0)
         self._accepts_until_s = self.alive_s + ACCEPT_S
-        closed = self._closed_of(self._server.connections)
-        logger.warning("event_loop_stalled", stall_ms=round(gap_s * 1000), closed_connections=len(closed))
+        closed_count = self.drop_late(gap_s)
+        logger.warning("event_loop_stalled", stall_ms=round(gap_s * 1000), closed_connections=closed_count)
+
+    def drop_late(self, waited_s: float) -> int:
+        """Apply the rules to all connections, whose bytes were not read for so long; how many were closed."""
+        closed = _closed_of(self._server.connections, waited_s) if waited_s > STALL_S else []
         for connection in closed:
             connection.abort()
+        return len(closed)
 
     def admits(self, connection: StalledConnection) -> bool:
         """Whether a new connection is served: not if it waited for a stall's end and its peer has closed."""
-        return perf_counter() >= self._accepts_until_s or not self._closed_of((connection,))
+        return perf_counter() >= self._accepts_until_s or not _closed_of((connection,), self._waited_s)
 
-    def _closed_of(self, connections: Iterable[StalledConnection]) -> list[StalledConnection]:
-        """Those whose peer has closed; of the others, mark what is unread if it may have waited for `LATE_S`."""
-        filenos = {_fileno(connection): connection for connection in connections}
-        filenos.pop(-1, None)
-        closed = _closed(filenos)
-        if self._gap_s > LATE_S:
-            for fileno, connection in filenos.items():
-                if fileno not in closed:
-                    _distrust(connection, _unread(fileno))
-        return [connection for fileno, connection in filenos.items() if fileno in closed]
+
+def _closed_of(connections: Iterable[StalledConnection], waited_s: float) -> list[StalledConnection]:
+    """Those whose peer has closed; of the others, mark what is unread if it may have waited for `LATE_S`."""
+    filenos = {_fileno(connection): connection for connection in connections}
+    filenos.pop(-1, None)
+    closed = _closed(filenos)
+    if waited_s > LATE_S:
+        for fileno, connection in filenos.items():
+            if fileno not in closed:
+                _distrust(connection, _unread(fileno))
+    return [connection for fileno, connection in filenos.items() if fileno in closed]
 
 
 def _distrust(connection: StalledConnection, unread: int) -> None:

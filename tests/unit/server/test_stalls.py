@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any
+from unittest.mock import patch
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
@@ -116,14 +117,35 @@ async def test_long_stall_change_in_listen_queue_closes_connection_behind_replie
     async with connected(handlers) as (server, _):
         late = raw_socket(server)
         late.sendall(encode_request(HEARTBEAT_REQUEST, 1) + encode_request(CHANGE, 2))
+        now_s = perf_counter()
         for seconds in (5, 1.5):
-            stall(server, seconds)
-            server.stalls.check()
+            now_s += seconds
+            with patch("tidegate.server.stalls.perf_counter", lambda: now_s):  # noqa: B023 - called in this turn
+                server.stalls.check()
+        server.stalls._accepts_until_s = perf_counter() + 1
         await until(lambda: handlers.started == ["heartbeat g"])
         await until(lambda: len(server.connections) == 1)
         assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")
         assert late.recv(1 << 16) == b""
         late.close()
+
+
+@on_both_loops
+async def test_suspended_broker_serves_again_late_requests_not_executed() -> None:
+    """It did not read: who gave up is gone with its requests, of who stayed nothing late is changed."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        for seconds, closes in ((1.5, True), (5.0, True), (5.0, False)):
+            late = raw_socket(server)
+            await until(lambda: len(server.connections) == 2)
+            server.suspend()
+            deliver(server, late, encode_request(CHANGE, 1), close=closes)
+            server._suspended_s -= seconds
+            server.serve(60.0)
+            await until(lambda: len(server.connections) == 1)
+            late.close()
+        await client.ask(CHANGE)
+        assert handlers.started == ["create_topics", "create_topics done"]
 
 
 @on_both_loops
