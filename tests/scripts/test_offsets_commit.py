@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -15,7 +16,7 @@ from kio.static.constants import EntityType
 from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.groups.commits import Commit, commit_arguments
+from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms
 from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -208,6 +209,26 @@ async def test_commit_expired_member_is_removed_before_the_check(clock: SteppedC
     assert codes(await broker.ask(commit_request(9, generation=1, member_id="m-1"))) == {"t1:0": UNKNOWN_MEMBER}
     assert await clock_store.command("HGET", keys.group, "state") == b"Empty"
     assert codes(await broker.ask(commit_request(9))) == {"t1:0": NONE}
+
+
+async def test_commit_repeated_behind_an_expiry_has_the_times_of_its_first_sending(
+    clock: SteppedClock, clock_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A higher offset may have been committed while the group was expired: the script recognises what is late."""
+    broker, keys = Broker(clock_store, FakeCatalog(T1)), clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, deadline=clock.now_ms + 10_000)
+    await clock.advance(10_000)
+    asked: list[str] = []
+
+    def times(store: Store, group_key: str, ends_ms: Callable[[], int]) -> tuple[int, int]:
+        asked.append(group_key)
+        return commit_times_ms(store, group_key, ends_ms)
+
+    monkeypatch.setattr("tidegate.groups.offsets.commit_times_ms", times)
+
+    assert codes(await broker.ask(commit_request(9))) == {"t1:0": NONE}
+    assert await clock_store.command("HGET", keys.group, "state") == b"Empty"
+    assert asked == [keys.group]
 
 
 # -- what is stored

@@ -257,7 +257,8 @@ class Offsets:
         reply = _hand_out
         if self._prove is not None:
             reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
-        call, size = self._call(reply), 0
+        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms)
+        call, size = self._call(times_ms, reply), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)
             part: list[QueuedBatch] = []
@@ -266,20 +267,22 @@ class Offsets:
                 large = entry_count > FEW_ENTRIES and is_large(one[0].entries)
                 if call.groups and (large or size + entry_count > _ENTRIES_PER_SCRIPT_MAX):
                     call.send()
-                    call, size, part = self._call(reply), 0, []
+                    call, size, part = self._call(times_ms, reply), 0, []
                 if large:
-                    call, size = self._call(reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
+                    call, size = self._call(times_ms, reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
                 if not part:
                     call.groups.append((keys, part))
                 part.append(one)
                 size += entry_count
         call.send()
 
-    def _call(self, reply: HandOut, script: Script = COMMIT_OFFSETS) -> ExpiringCall[QueuedBatch]:
-        return ExpiringCall(self._store, self._expire, script, self._arguments, reply, self._faulty)
+    def _call(
+        self, times_ms: tuple[int, int], reply: HandOut, script: Script = COMMIT_OFFSETS
+    ) -> ExpiringCall[QueuedBatch]:
+        """A call whose repetitions have the times of the first: what was late stays late."""
+        return ExpiringCall(self._store, self._expire, script, partial(self._arguments, times_ms), reply, self._faulty)
 
-    def _arguments(self, groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms)
+    def _arguments(self, times_ms: tuple[int, int], groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
         return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), times_ms)
 
 

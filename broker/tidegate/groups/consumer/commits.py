@@ -50,8 +50,13 @@ class ConsumerCommits:
         on_code: OnCode,
         expire_streams: ExpireStreams | None = None,
         tries: int = 0,
+        times_ms: tuple[int, int] | None = None,
     ) -> None:
-        """Store a commit. `on_code` gets a code or OTHER_TYPE; NONE once the commit is durable."""
+        """Store a commit. `on_code` gets a code or OTHER_TYPE; NONE once the commit is durable.
+
+        `times_ms` are the times of the first of several tries.
+        """
+        first_ms = times_ms or commit_times_ms(self._store, keys.group, self.lease_ends_ms)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failure):
@@ -63,12 +68,12 @@ class ConsumerCommits:
             elif tries == _TRIES_MAX:
                 on_code(CoordinatorNotAvailable.code.value)  # deadlines pass faster than they are applied
             else:
-                again = partial(self.commit, keys, commit, knows_epochs, on_code, expire_streams, tries + 1)
+                again = partial(self.commit, keys, commit, knows_epochs, on_code, expire_streams, tries + 1, first_ms)
                 self._groups.submit(keys, None, partial(_expired, keys, again, on_code, expire_streams))
 
         node = self._store.node(keys.group)
         key_names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.offsets]
-        args: list[Arg] = [*commit_times_ms(self._store, keys.group, self.lease_ends_ms)]
+        args: list[Arg] = [*first_ms]
         args += (commit.generation, commit.member_id, int(not knows_epochs))
         args += [len(commit.entries) // 2, *commit.entries]
         add_record_commits([commit.records], key_names, args)
