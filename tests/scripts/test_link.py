@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 
@@ -46,6 +47,30 @@ async def test_link_fault_of_the_resolver_closes_no_link(valkey: ValkeyServer) -
     await link.wait_up(30)
     assert not places
     await link.close()
+
+
+async def test_link_dropped_delivers_nothing_afterwards() -> None:
+    """A network that recovers would bring Redis commands whose outcome was unknown, behind newer ones of others."""
+    received = b""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listening.setblocking(False)
+        loop = asyncio.get_running_loop()
+        link = Link("test", at(Address("127.0.0.1", listening.getsockname()[1])), command_timeout_ms=200)
+        link.start()
+        accepted, _ = await loop.sock_accept(listening)
+        with accepted:
+            while b"PING" not in received:
+                received += await loop.sock_recv(accepted, 4096)
+            await loop.sock_sendall(accepted, b"%0\r\n+PONG\r\n")  # to HELLO and PING
+            await link.wait_up(30)
+            outcome: asyncio.Future[object] = loop.create_future()
+            link.send(["SET", "k", bytes(8 << 20)], outcome.set_result)
+            assert isinstance(await outcome, StoreUnavailable)
+            with pytest.raises(ConnectionResetError):
+                while await loop.sock_recv(accepted, 1 << 20):
+                    """What has arrived before."""
+        await link.close()
 
 
 async def test_link_up_in_the_loop_iteration_of_its_timeout(valkey: ValkeyServer) -> None:

@@ -28,6 +28,7 @@ from tidegate.errors import StoreUnavailable
 from tidegate.store import tls
 from tidegate.store.addresses import Address
 from tidegate.store.info import info_fields
+from tidegate.store.unsent import abort_unsent
 
 logger = structlog.get_logger()
 
@@ -388,10 +389,9 @@ class Link:
         self._up.clear()
         self.last_error = reason
         self._out.clear()
-        waiting, self._waiting = self._waiting, deque()
-        self._bytes = 0
+        waiting, self._waiting, self._bytes = self._waiting, deque(), 0
         if transport is not None:
-            transport.abort()
+            abort_unsent(transport)
         if was_connected and not self._closing:
             logger.warning("redis_link_down", link=self.name, reason=reason, in_flight=len(waiting))
         if was_connected:
