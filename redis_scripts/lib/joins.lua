@@ -27,9 +27,10 @@ local function park(group, join, member_id, member)
   deadlines.set_session(group, member_id, lease_end(group, join, member))
 end
 
--- The size of the join's metadata that counts for the group's sum, bytes; nil for small metadata, which is not counted.
+-- The size of the join's metadata and names that counts for the group's sum, bytes; nil if it is small and not counted.
 function joins.counted_metadata(join)
-  return #join.subscription > METADATA.COUNTED_FROM and #join.subscription or nil
+  local size = #join.subscription + #join.member_id + #join.instance_id + #join.client_id
+  return size > METADATA.COUNTED_FROM and size or nil
 end
 
 local function offer(group, join, member)

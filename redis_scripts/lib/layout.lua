@@ -68,9 +68,10 @@ local SWEEP = {
   RESUMED = "resumed",
   GAP_MS = 3000,
 }
--- Metadata of JoinGroup: the size from which it is counted, and the largest sum of a group's members, bytes.
+-- Metadata of JoinGroup, and names of its member: the size from which they are counted, and the largest sum of a group's
+-- members, bytes.
 local METADATA = {
-  COUNTED_FROM = 4096,
+  COUNTED_FROM = 1024,
   BYTES_MAX = 8388608,
 }
 -- The verdict on a batch of an idempotent producer, with the numbers of `log/producers_table.py`.

@@ -49,6 +49,21 @@ async def test_join_more_metadata_than_a_group_may_have_is_full(world: World) ->
     assert 0 < await counted(world) <= 8 << 20
 
 
+async def test_join_long_names_count_for_what_a_group_may_have(world: World) -> None:
+    """Kafka takes ids of 32,767 bytes; the leader is sent the ids of all members, with small metadata too."""
+    static, ordinary = world.peer("a", instance_id="i" * 32_000), world.peer("b")
+    await static.start_join()
+    assert await counted(world) > 32_000
+    await ordinary.claim_id()
+    await ordinary.start_join()
+    before = await counted(world)
+
+    await static.leave()
+
+    assert before > 32_000
+    assert await counted(world) == 0
+
+
 async def test_join_metadata_of_a_member_that_left_or_shrank_is_no_longer_counted(world: World) -> None:
     a, b = world.peer("a"), world.peer("b")
     for peer in (a, b):
