@@ -15,6 +15,7 @@ from urllib.parse import unquote
 import tidegate
 from tidegate.cli.client.backup_file import FORMAT, HEADER, VERSION, Line
 from tidegate.cli.client.backup_transactions import LogTransactions
+from tidegate.cli.client.redis_access import server_of
 from tidegate.cli.failures import CommandFailed
 from tidegate.store.keys import ClusterKeys, GroupKeys, LogKeys, ShardKeys
 from tidegate.store.redis_clock import time_ms
@@ -69,7 +70,7 @@ class ClusterReader:
             "format": FORMAT,
             "version": VERSION,
             "made_by": f"tidegate {tidegate.__version__}",
-            "begun_ms": self._now_ms(),
+            "begun_ms": time_ms(server_of(self._client, self._keys.info).time()),
             "cluster_id": info["cluster_id"],
             "layout": info["layout"],
             "coordinator_shards": int(info["coordinator_shards"]),
@@ -77,11 +78,6 @@ class ClusterReader:
             "groups_failover_epoch": info.get("groups_incarnation"),
             "next_producer_id": text(next_producer_id),
         }
-
-    def _now_ms(self) -> int:
-        if hasattr(self._client, "get_primaries"):
-            return time_ms(self._client.time(target_nodes=self._client.get_node_from_key(self._keys.info)))
-        return time_ms(self._client.time())
 
     def lines(self) -> Iterator[Line]:
         """Every line but the last. Raises CommandFailed if the cluster failed over meanwhile."""
