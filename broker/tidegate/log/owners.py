@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final, NamedTuple
 
 from tidegate.store.keys import LogKeys
@@ -69,7 +68,6 @@ async def note_owner(store: Store, keys: LogKeys, group_id: str, owner: Owner) -
     await store.run(NOTE_OWNER, [keys.log, keys.owners], group_id, owner.id, owner.generation, _record(owner))
 
 
-@lru_cache(maxsize=1_024)
 def _record(owner: Owner) -> str:
-    """The JSON of an owner; cached, since a member owns many partitions."""
+    """The JSON of an owner."""
     return json.dumps(owner._asdict(), separators=(",", ":"))

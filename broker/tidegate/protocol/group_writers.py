@@ -8,7 +8,7 @@ from functools import cache
 from typing import Final
 from uuid import UUID
 
-from tidegate.protocol.primitives import INT16, INT32, NO_TAGS, NO_THROTTLE, NULL, length, name, string, uvarint
+from tidegate.protocol.primitives import INT16, INT32, NAMES, NO_TAGS, NO_THROTTLE, NULL, length, string, uvarint
 
 _COMMITTED: Final = struct.Struct(">ih").pack
 _COMMITTED_TAGS: Final = struct.Struct(">ihx").pack
@@ -37,13 +37,13 @@ def find_coordinator(version: int, coordinators: Sequence[Coordinator]) -> bytes
         out.append(INT16(error_code))
         if version >= 1:
             out.append(string(message, flexible))
-        out += (INT32(node_id), name(host, flexible), INT32(port))
+        out += (INT32(node_id), NAMES[flexible][host], INT32(port))
         if flexible:
             out.append(NO_TAGS)
         return b"".join(out)
     out.append(length(len(coordinators), True))
     for key, node_id, host, port, error_code, message in coordinators:
-        out += (string(key, True), INT32(node_id), name(host, True), INT32(port), INT16(error_code))
+        out += (string(key, True), INT32(node_id), NAMES[True][host], INT32(port), INT16(error_code))
         out += (string(message, True), NO_TAGS)
     out.append(NO_TAGS)
     return b"".join(out)
@@ -61,7 +61,7 @@ def heartbeat(version: int, error_code: int) -> bytes:
 def topic_label(topic: TopicLabel, flexible: bool) -> bytes:
     """A topic in an offset response: its name, or its id."""
     if isinstance(topic, str):
-        return name(topic, flexible)
+        return NAMES[flexible][topic]
     return _NO_ID if topic is None else topic.bytes
 
 

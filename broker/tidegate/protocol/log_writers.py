@@ -11,11 +11,11 @@ from tidegate.protocol.primitives import (
     INT16,
     INT32,
     INT64,
+    NAMES,
     NO_TAGS,
     NO_THROTTLE,
     compact_string,
     length,
-    name,
     string,
     uvarint,
 )
@@ -51,7 +51,7 @@ def produce(version: int, topics: Sequence[tuple[str | bytes, Sequence[ProducedP
     flexible = version >= 9
     out = [length(len(topics), flexible)]
     for topic, partitions in topics:
-        out.append(topic if isinstance(topic, bytes) else name(topic, flexible))
+        out.append(topic if isinstance(topic, bytes) else NAMES[flexible][topic])
         out.append(length(len(partitions), flexible))
         for index, error_code, base_offset, append_time_ms, log_start_offset, record_errors, message in partitions:
             if version < 5:
@@ -117,7 +117,7 @@ def fetch(
     head = bytearray(_FETCH_HEAD(error_code, session_id) if version >= 7 else NO_THROTTLE)
     head += length(len(topics), flexible)
     for topic, partitions in topics:
-        head += topic if isinstance(topic, bytes) else name(topic, flexible)
+        head += topic if isinstance(topic, bytes) else NAMES[flexible][topic]
         head += length(len(partitions), flexible)
         for partition in partitions:
             _fetched_fields(version, partition, head)

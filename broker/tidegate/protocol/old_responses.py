@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.protocol import group_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.primitives import INT32, INT64, NO_THROTTLE, name
+from tidegate.protocol.primitives import INT32, INT64, NAMES, NO_THROTTLE
 
 _PRODUCED: Final = struct.Struct(">ihq").pack
 _PRODUCED_TIME: Final = struct.Struct(">ihqq").pack
@@ -46,7 +46,7 @@ def old_code(code: int) -> int:
 def _topics(topics: Sequence[tuple[str | bytes, Sequence[Any]]], partition: Callable[[Any], bytes]) -> list[bytes]:
     out = [INT32(len(topics))]
     for topic, partitions in topics:
-        out.append(name(topic if isinstance(topic, str) else "", False))
+        out.append(NAMES[False][topic if isinstance(topic, str) else ""])
         out.append(INT32(len(partitions)))
         out += [partition(one) for one in partitions]
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from collections.abc import Callable
 from typing import Final
 
 INT16: Final = struct.Struct(">h").pack
@@ -79,10 +79,26 @@ def string(text: str | None, flexible: bool) -> bytes:
     return compact_string(text) if flexible else short_string(text)
 
 
-@lru_cache(1024)
-def name(text: str, flexible: bool) -> bytes:
-    """Encode a repeated string such as a topic name. Names have at most 32 kB, so the cache holds at most 64 MB."""
-    return compact_string(text) if flexible else short_string(text)
+class EncodedNames(dict[str, bytes]):
+    """Encoded strings that repeat, such as topic names: up to `COUNT_MAX` of them, none of the long ones."""
+
+    COUNT_MAX: Final = 1_024
+    LENGTH_MAX: Final = 256
+
+    def __init__(self, encode: Callable[[str | None], bytes]) -> None:
+        self._encode = encode
+
+    def __missing__(self, text: str) -> bytes:
+        raw = self._encode(text)
+        if len(text) <= self.LENGTH_MAX:
+            if len(self) >= self.COUNT_MAX:
+                self.clear()
+            self[text] = raw
+        return raw
+
+
+NAMES: Final = EncodedNames(short_string), EncodedNames(compact_string)
+"""By whether the version is flexible."""
 
 
 def length(count: int, flexible: bool) -> bytes:

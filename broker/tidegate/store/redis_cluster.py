@@ -27,6 +27,7 @@ from tidegate.store.slots import (
     Owned,
     Place,
     Refusal,
+    cached_slot,
     is_refusal,
     key_of,
     key_slot,
@@ -85,7 +86,7 @@ class RedisCluster:
 
     def node(self, key: str) -> Node:
         """The known primary of the key's slot."""
-        return self._slots[key_slot(key) if len(key) <= CACHED_KEY_LENGTH_MAX else key_slot.__wrapped__(key)]
+        return self._slots[cached_slot(key) if len(key) <= CACHED_KEY_LENGTH_MAX else key_slot(key)]
 
     @property
     def metadata_node(self) -> Node:

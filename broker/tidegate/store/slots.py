@@ -22,12 +22,17 @@ _REFUSALS: Final = ("MOVED ", "ASK ", "TRYAGAIN", "CLUSTERDOWN")
 
 
 CACHED_KEY_LENGTH_MAX: Final = 256
-"""Longest key whose slot is cached: 100,000 keys of 32 kB would take gigabytes."""
+"""Longest key whose slot is cached: 16,384 keys of 32 kB would take 500 MB."""
+
+
+def key_slot(key: str) -> int:
+    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key without one."""
+    return cached_slot(key) if len(key) <= CACHED_KEY_LENGTH_MAX else cached_slot.__wrapped__(key)
 
 
 @lru_cache(maxsize=16_384)
-def key_slot(key: str) -> int:
-    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key without one."""
+def cached_slot(key: str) -> int:
+    """The slot of a key that is not longer than `CACHED_KEY_LENGTH_MAX`."""
     start = key.find("{") + 1
     end = key.find("}", start) if start else -1
     return crc_hqx((key[start:end] if end > start else key).encode(), 0) % SLOTS
