@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, TypeVar
 
+from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext
-from tidegate.server.limits import LargeRequests, RequestBytes
+from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.routes import Routes
 from tidegate.settings import Settings
@@ -25,7 +26,7 @@ class Acceptor(Protocol[Accepted]):
     routes: Routes
     request_type: type[PendingRequest]
     request_bytes: RequestBytes
-    large_requests: LargeRequests
+    large_requests: Admissions
     request_bytes_max: int
     out_bytes_max: int
     shared_buffer: memoryview

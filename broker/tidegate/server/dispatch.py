@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import structlog
 
+from tidegate.admissions import Admission
 from tidegate.log.offload import DECODED, ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.primitives import DecodeError
-from tidegate.server.limits import Admission
 from tidegate.server.pending_request import PendingRequest
 
 logger = structlog.get_logger()

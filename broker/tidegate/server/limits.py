@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import socket
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final
@@ -227,59 +226,3 @@ class RequestBytes:
             self._full_since_s = perf_counter() if self._waiting else math.inf
             self._add(receiver, size)
             wanted.reserved()
-
-
-class Admission:
-    """Of one large request."""
-
-    __slots__ = ("_requests", "_size")
-
-    def __init__(self, requests: LargeRequests, size: int) -> None:
-        self._requests, self._size = requests, size
-
-    def end(self) -> None:
-        """Let others be admitted. May be called again."""
-        size, self._size = self._size, 0
-        if size:
-            self._requests.leave(size)
-
-
-class LargeRequests:
-    """Large requests that are decoded and not yet answered: one, or more that together have `bytes_max` bytes."""
-
-    __slots__ = ("_bytes_max", "_waiting", "held")
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self.held = 0
-
-    async def admit(self, size: int) -> Admission:
-        """Wait until a request of `size` bytes may be handled; in order of arrival."""
-        if not self._waiting and self._fits(size):
-            self.held += size
-            return Admission(self, size)
-        admitted = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, admitted))
-        try:
-            await admitted
-        except asyncio.CancelledError:
-            if not admitted.cancelled():
-                self.leave(size)
-            raise
-        return Admission(self, size)
-
-    def leave(self, size: int) -> None:
-        """A request of `size` bytes is handled."""
-        self.held -= size
-        self._admit_waiting()
-
-    def _admit_waiting(self) -> None:
-        while self._waiting and self._fits(self._waiting[0][0]):
-            size, admitted = self._waiting.popleft()
-            if not admitted.cancelled():
-                self.held += size
-                admitted.set_result(None)
-
-    def _fits(self, size: int) -> bool:
-        return not self.held or self.held + size <= self._bytes_max

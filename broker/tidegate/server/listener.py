@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
 from tidegate.audit.ocsf import Origin, authentication
@@ -30,7 +31,7 @@ from tidegate.server.certificate_connection import CertificateConnection
 from tidegate.server.certificates import Certificates
 from tidegate.server.connection import Connection
 from tidegate.server.connection_rebalancing import REBALANCE_WINDOW_MS, ConnectionRebalancer
-from tidegate.server.limits import LargeRequests, RequestBytes
+from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.routes import Routes, Wrap
 from tidegate.server.sasl_connection import SaslConnection
@@ -81,7 +82,7 @@ class Server:
         shares = shares_of(settings.memory_max)
         self.request_bytes = RequestBytes(shares.requests)
         self.request_bytes_max = min(limits.REQUEST_BYTES_MAX, shares.requests)
-        self.large_requests = LargeRequests(shares.decoded // limits.DECODED_FACTOR)
+        self.large_requests = Admissions(shares.decoded // limits.DECODED_FACTOR)
         self.out_bytes_max = min(limits.OUT_BYTES_MAX, shares.unsent)
         self.unread_bytes_max = shares.unsent
         self._whole_buffer = self.shared_buffer = memoryview(bytearray(CHUNK_BYTES))

@@ -14,12 +14,13 @@ from typing import Any, Final, Protocol
 import structlog
 from kio.schema.errors import ErrorCode
 
+from tidegate.admissions import Admissions
 from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.primitives import Buffer, DecodeError
-from tidegate.server.limits import LargeRequests, RequestBytes
+from tidegate.server.limits import RequestBytes
 from tidegate.server.routes import Route
 from tidegate.telemetry.metrics import metrics
 
@@ -58,7 +59,7 @@ class SharedByConnections(Protocol):
     context: BrokerContext
     draining: asyncio.Event
     request_bytes: RequestBytes
-    large_requests: LargeRequests
+    large_requests: Admissions
 
 
 class Pipeline(Protocol):

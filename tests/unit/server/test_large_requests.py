@@ -21,17 +21,17 @@ from tests.unit.server.fakes import (
     on_both_loops,
     until,
 )
+from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.protocol import group_writers
 from tidegate.protocol.primitives import uvarint
 from tidegate.server.dispatch import LARGE_BYTES
-from tidegate.server.limits import LargeRequests
 from tidegate.server.listener import Server
 from tidegate.store.tasks import TaskSet
 
 
 async def test_large_requests_are_admitted_in_order_of_arrival() -> None:
-    requests, admitted = LargeRequests(10), list[str]()
+    requests, admitted = Admissions(10), list[str]()
 
     async def handle(name: str, size: int) -> Any:
         admission = await requests.admit(size)
@@ -56,7 +56,7 @@ async def test_large_requests_are_admitted_in_order_of_arrival() -> None:
 
 
 async def test_cancelled_large_request_is_not_admitted() -> None:
-    requests = LargeRequests(10)
+    requests = Admissions(10)
     first = await requests.admit(10)
     cancelled, admitted, last = (asyncio.create_task(requests.admit(10)) for _ in range(3))
     await asyncio.sleep(0)
@@ -88,7 +88,7 @@ async def test_large_requests_of_several_connections_wait_for_each_other() -> No
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, first), await another(server) as second, await another(server) as gone:
-        server.large_requests = LargeRequests(1)
+        server.large_requests = Admissions(1)
         first.writer.write(CREATE)
         await until(lambda: handlers.started == ["create_topics"])
         gone.writer.write(CREATE)
@@ -141,7 +141,7 @@ async def test_large_request_is_admitted_until_the_rest_of_its_handler_ends() ->
     handlers.rest = rest
     async with connected(handlers) as (server, first), await another(server) as second:
         with_tasks(server)
-        server.large_requests = LargeRequests(1)
+        server.large_requests = Admissions(1)
         first.writer.write(HEARTBEATS[0])
         await until(lambda: handlers.started == ["heartbeat a"])
         second.writer.write(HEARTBEATS[1])
@@ -167,7 +167,7 @@ async def test_rest_of_a_handler_that_fails_is_answered() -> None:
     handlers.rest = rest
     async with connected(handlers) as (server, client):
         with_tasks(server)
-        server.large_requests = LargeRequests(1)
+        server.large_requests = Admissions(1)
         for frame in (*HEARTBEATS, encode_request(sample(request_type(HEARTBEAT, 4)), 7)):
             client.writer.write(frame)
             assert (await client.receive_frame())[9:11] == ErrorCode.unknown_server_error.value.to_bytes(
@@ -181,7 +181,7 @@ async def test_large_request_that_waits_lets_others_be_admitted() -> None:
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, first), await another(server) as second:
-        server.large_requests = LargeRequests(1)
+        server.large_requests = Admissions(1)
         first.writer.write(JOIN)
         await until(lambda: handlers.started == ["join_group"])
         second.writer.write(JOIN)
