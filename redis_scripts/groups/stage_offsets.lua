@@ -16,7 +16,8 @@ ARGV[4]  ended_ms of the producer's transaction before this one: a later one end
 ARGV[5]  generation, -1 without
 ARGV[6]  member id
 ARGV[7]  "" or "=" and the instance id
-ARGV[8]  and on: field, JSON without commit time and closing brace, ...
+ARGV[8]  when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
+ARGV[9]  and on: field, JSON without commit time and closing brace, ...
 Returns  {NONE}; safe to run twice
 Errors   ILLEGAL_GENERATION       another generation than the group's
          STALE_MEMBER_EPOCH       a newer epoch than that of a member of a KIP-848 group, or an older one and some
@@ -25,6 +26,8 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
          FENCED_INSTANCE_ID       another member took over the static instance
          GROUP_ID_NOT_FOUND       a share group, or no group and the commit has a generation
          CONCURRENT_TRANSACTIONS  the transaction has ended meanwhile
+         COORDINATOR_NOT_AVAILABLE  the lease has ended: newer offsets of the transaction may have been staged through
+                                  another broker
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
@@ -36,8 +39,9 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
 local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local now = now_ms()
-local now_text = string.format("%.0f", now)
+local now_text, lease_end = string.format("%.0f", now), tonumber(ARGV[8])
 
+if lease_end > 0 and now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 if last_end(KEYS[8], staged, producer_id, ARGV[1]) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
 
 local state, current, kind, fenced_until = unpack(redis.call("HMGET", group, "state", "generation", "type", "commits_fenced_until"))
@@ -66,7 +70,7 @@ local function refuse_consumer()
   if tonumber(generation) < 0 and member_id == "" then return end
   local record = redis.call("HGET", KEYS[7], member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
-  return member_epoch.is_stale(record, tonumber(generation), 8, #ARGV) and member_epoch.stale_code(record)
+  return member_epoch.is_stale(record, tonumber(generation), 9, #ARGV) and member_epoch.stale_code(record)
 end
 
 local refused
@@ -79,7 +83,7 @@ end
 
 -- Staged offsets of one partition are ordered by their times, and a commit by its value: it is in `over` if it was first.
 local latest = {}
-for i = 8, #ARGV, 2 do latest[ARGV[i]] = 0 end
+for i = 9, #ARGV, 2 do latest[ARGV[i]] = 0 end
 for _, name in ipairs(redis.call("HKEYS", staged)) do
   local partition = name:match("^%d+:(.+)$")
   if partition and latest[partition] then
@@ -87,7 +91,7 @@ for _, name in ipairs(redis.call("HKEYS", staged)) do
     latest[partition] = math.max(latest[partition], staged_ms)
   end
 end
-for i = 8, #ARGV, 2 do
+for i = 9, #ARGV, 2 do
   local staged_ms = math.max(now, latest[ARGV[i]] + 1)
   local over = redis.call("HGET", offsets, ARGV[i]) or ""
   local entry = ARGV[i + 1] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)

@@ -17,6 +17,7 @@ from kio.static.primitive import i32
 
 from tests.support.transactions import NONE, Brokers, brokers_of
 from tests.support.whole_broker import request
+from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups import staged_offsets
 from tidegate.groups.commits import Commit
 from tidegate.groups.offsets import entry_json
@@ -239,6 +240,20 @@ async def test_pending_offset_belongs_to_the_topic_of_now(store: Store, settings
         brokers.clients = [brokers.all[0].client()]
         await producer.end(True)
         assert await brokers.committed("g", stable=True) == (NONE, 5)
+
+
+async def test_stage_after_the_lease_is_refused(brokers: Brokers) -> None:
+    """Of a broker that stood still: newer offsets of the transaction may have been staged through another one."""
+    store = brokers.all[0].store
+    keys, commit = store.group_keys("default", "g"), Commit(-1, "", None, ["t:0", entry_json(5, -1, "", "")])
+    seconds, microseconds = await store.command("TIME")
+    now_ms = int(seconds) * 1_000 + int(microseconds) // 1_000
+    with pytest.raises(CoordinatorNotAvailable):
+        await staged_offsets.stage(store, keys, commit, 9, -1, lambda: now_ms)
+    assert await store.command("EXISTS", keys.staged, keys.group) == 0
+
+    await staged_offsets.stage(store, keys, commit, 9, -1, lambda: now_ms + 600_000)
+    assert await store.command("HKEYS", keys.staged) == [b"9:t:0"]
 
 
 async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(brokers: Brokers) -> None:

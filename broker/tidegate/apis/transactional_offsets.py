@@ -110,6 +110,7 @@ async def _stage(call: Call, request: Any, entries: list[str]) -> None:
     if not request.group_id:
         raise InvalidGroupId
     coordinator, keys = call.context.transactions, keys_of(call, request.transactional_id)
+    lease = call.context.broker_lease
     group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
     commit = Commit(request.generation_id, request.member_id, request.group_instance_id, entries)
     for attempt in range(1, _STAGE_TRIES + 1):
@@ -126,7 +127,9 @@ async def _stage(call: Call, request: Any, entries: list[str]) -> None:
             await group_creation.admit(call, group_keys)
         try:
             async with call.context.logs.durability.confirmed(call.store.node(group_keys.group)):
-                await staged_offsets.stage(call.store, group_keys, commit, producer_id, one.ended_ms)
+                await staged_offsets.stage(
+                    call.store, group_keys, commit, producer_id, one.ended_ms, lambda: lease.ends_ms
+                )
         except ConcurrentTransactions:  # the transaction ended in between: ask again
             if attempt == _STAGE_TRIES:
                 raise

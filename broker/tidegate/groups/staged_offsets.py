@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
-from tidegate.groups.commits import Commit, is_large
+from tidegate.groups.commits import WITHOUT_LEASE, Commit, commit_times_ms, is_large
 from tidegate.groups.identity import candidate
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
@@ -19,19 +20,27 @@ _END_RETENTION_MS: Final = 86_400_000
 its broker was started again meanwhile."""
 
 
-async def stage(store: Store, keys: GroupKeys, commit: Commit, producer_id: int, ended_ms: int) -> None:
+async def stage(
+    store: Store,
+    keys: GroupKeys,
+    commit: Commit,
+    producer_id: int,
+    ended_ms: int,
+    lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
+) -> None:
     """Stage the commit's entries; `ended_ms` is that of the producer's transaction before this one.
 
     Raises IllegalGeneration, StaleMemberEpoch (the same in a KIP-848 group), UnknownMemberId, FencedInstanceId,
     GroupIdNotFound (a share group, or none and the commit has a generation), ConcurrentTransactions (the transaction
-    ended), StoreUnavailable.
+    ended), CoordinatorNotAvailable (the broker's lease ended), StoreUnavailable.
     """
+    ends_ms, _ = commit_times_ms(store, keys.group, lease_ends_ms)
     await store.run(
         STAGE_WHILE_FREE if is_large(commit.entries) else STAGE_OFFSETS,
         [keys.group, keys.members, keys.instances, keys.offsets, keys.staged, keys.shard_keys.groups,
          keys.consumers, keys.shard_keys.ended_transactions],
         keys.ref, candidate(keys), producer_id, ended_ms, commit.generation, commit.member_id,
-        "" if commit.instance_id is None else f"={commit.instance_id}", *commit.entries,
+        "" if commit.instance_id is None else f"={commit.instance_id}", ends_ms, *commit.entries,
     )  # fmt: skip
 
 
