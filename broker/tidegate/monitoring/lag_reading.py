@@ -33,6 +33,8 @@ READ_LAG = Script("log/read_lag")
 _LOGS_AT_ONCE: Final = 10
 """Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
 _NOTES_AT_ONCE: Final = 1_000
+SLICE: Final = 1_000
+"""Partitions of a group that are handled without a pause: some ms."""
 LOG_IDLE_MS: Final = 600_000
 """A log that no broker noted as changed is read again after this time, or up to half of it earlier: other programs may
 have changed it."""
@@ -191,7 +193,7 @@ class LagReader:
             members, consumers = await asyncio.gather(
                 self._store.command("HLEN", keys.members), self._store.command("HLEN", keys.consumers)
             )
-        commits, shares = self._commits(keys.org, offsets), dict[Place, InFlight]()
+        commits, shares = await self._commits(keys.org, offsets), dict[Place, InFlight]()
         if values["protocol_type"] == SHARE.encode():
             shares = await self._shares(keys)
             commits = {place: (share.start, 0) for place, share in shares.items()}
@@ -228,10 +230,12 @@ class LagReader:
             (name, one.index): read for (one, name), read in zip(listed.items(), found, strict=True) if read is not None
         }
 
-    def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
+    async def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
         """The group's commits, without deleted partitions and without topics that were recreated since."""
         commits: Commits = {}
-        for name, value in sorted(offsets.items()):
+        for number, (name, value) in enumerate(sorted(offsets.items()), 1):
+            if not number % SLICE:
+                await asyncio.sleep(0)  # other work goes on
             place, stored = split_field(name.decode()), json.loads(value)
             topic = self._find_topic(org, place[0])
             if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):

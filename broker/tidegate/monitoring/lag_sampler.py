@@ -17,7 +17,15 @@ from tidegate.errors import KafkaError
 from tidegate.groups.expiry import group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.offsets import offset_field
-from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LagReader, LogEndsReading, LogEndsReadings, Place
+from tidegate.monitoring.lag_reading import (
+    SLICE,
+    FindTopic,
+    GroupRead,
+    LagReader,
+    LogEndsReading,
+    LogEndsReadings,
+    Place,
+)
 from tidegate.monitoring.resting_groups import RestingGroup, RestingGroups
 from tidegate.monitoring.singleton_lease import SingletonLease
 from tidegate.settings import Settings
@@ -201,7 +209,7 @@ class LagSampler:
         owners = await asyncio.gather(*map(self._reader.owners, groups))
         entries: list[list[Arg]] = []
         for group, owned in zip(groups, owners, strict=True):
-            entries += _entries(group, owned, log_ends)
+            entries += await _entries(group, owned, log_ends)
             self._resting.add(group, owned, log_ends)
             if self._reported is not None:
                 self._reported.group(group, owned, log_ends)
@@ -210,9 +218,11 @@ class LagSampler:
         self.taken += len(entries)
 
 
-def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
+async def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:
     fields: list[Arg] = []
-    for place, (offset, committed_at) in group.commits.items():
+    for number, (place, (offset, committed_at)) in enumerate(group.commits.items(), 1):
+        if not number % SLICE:
+            await asyncio.sleep(0)  # other work goes on
         status = log_ends.get((group.name.org, place))
         if status is not None:
             lag, owner = group.lag(place, status), owned.get(place, "")
