@@ -286,19 +286,18 @@ class FaultyCluster:
         elif replicated is not None:
             await asyncio.to_thread(replicated.wait_in_sync)
 
-    def delete_key(self, kind: str, rng: random.Random) -> str:
-        """Delete a key of this kind, of those in one server that takes writes; what was done, as text."""
+    def delete_key(self, kind: str, rng: random.Random) -> tuple[bool, str]:
+        """Delete a key of this kind, of those in one server that takes writes: whether there was one, and as text."""
         try:
             with redis.Redis(port=rng.choice(self.primary_ports()), socket_timeout=20) as client:
                 names = sorted(client.scan_iter(f"{PREFIX}:*", count=1_000))
                 found = [name for name in names if (key := classify(name.decode(), PREFIX)) and key.kind.name == kind]
                 if not found:
-                    return f"no key of kind {kind}"
+                    return False, f"no key of kind {kind}"
                 chosen = rng.choice(found)
-                client.delete(chosen)
-                return f"deleted {chosen.decode()}"
+                return bool(client.delete(chosen)), f"deleted {chosen.decode()}"
         except redis.RedisError as error:
-            return f"nothing deleted: {error}"
+            return False, f"nothing deleted: {error}"
 
     def group(self, group: str) -> dict[str, str]:
         """The keys of a group of `default`, as text."""

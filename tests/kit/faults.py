@@ -34,6 +34,10 @@ class AllBusy(Exception):
     """Something else is done to everything that a fault could be done to."""
 
 
+class NothingDone(Exception):
+    """There was nothing to do the fault to."""
+
+
 class Faults:
     """Draws faults for one cluster from `rng` (of some kinds `only`, else of all), and counts them by kind.
 
@@ -98,7 +102,7 @@ class Faults:
 
     async def _do(self, name: str) -> None:
         began = time.monotonic()
-        with suppress(AllBusy):
+        with suppress(AllBusy, NothingDone):
             await self._kinds[name][0]()
             self.counts[name] += 1
             self._note(f"{name}, for {time.monotonic() - began:.2f} s")
@@ -166,7 +170,10 @@ class Faults:
 
     async def _delete_key(self) -> None:
         kind = self.rng.choice(RESTORED)
-        self._note(f"  {await asyncio.to_thread(self.cluster.delete_key, kind, self.rng)}")
+        was_there, what = await asyncio.to_thread(self.cluster.delete_key, kind, self.rng)
+        self._note(f"  {what}")
+        if not was_there:
+            raise NothingDone
 
     async def _kill_redis(self) -> None:
         self._claim([_REDIS])
