@@ -7,6 +7,7 @@ answer, and its bytes.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -19,26 +20,46 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
+from time import thread_time
 from typing import Any
+
+from kio.schema.errors import ErrorCode
 
 from bench.cluster import REPOSITORY, BrokerProcess, Cluster
 from tests.support.log_broker import produce_request
 from tests.support.processor_waits import waited_s
-from tests.support.wire import encode_request
+from tests.support.wire import decode_response, encode_request
 from tidegate.records.build import NewRecord, build_batch
-from tidegate.server.limits import DECODED_FACTOR
 from tidegate.server.stalls import LATE_S
 
 FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
 CORRELATION_ID = 7
 SETTINGS = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-CALLBACK_MS_MAX = 150.0
-"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
+CALLBACK_MS_MAX = 75.0
+"""CPU time of one callback of the event loop while the neighbour, Redis and this process share two cores and their
+caches; alone it is below 50."""
+P99_MS_MAX = 100.0
+"""The neighbour's p99."""
+REFERENCE_MS = 12.0
+"""CPU time of `_reference` where the limits were measured."""
 GROWTH_MIB_MAX = 128
 """What a request may take beside twice its frame."""
+
+
+def _reference() -> float:
+    """CPU time of a fixed piece of Python, ms."""
+    began_s = thread_time()
+    found = [{"number": number, "text": str(number)} for number in range(10_000)]
+    assert len(json.loads(json.dumps(found))) == len(found)
+    return (thread_time() - began_s) * 1000
+
+
+def slowness() -> float:
+    """How much slower than at the measurement of the limits this machine is now: 1 to 3."""
+    return min(max(min(_reference() for _ in range(3)) / REFERENCE_MS, 1.0), 3.0)
 
 
 def frame(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
@@ -130,6 +151,27 @@ def ask(broker: BrokerProcess, request: bytes) -> bytes:
             return answer_of(sock)
         except ConnectionError:
             return b""
+
+
+def codes_of(request: bytes, answer: bytes) -> set[ErrorCode]:
+    """All error codes of an answer, at any depth; none where the connection was closed."""
+    if not answer:
+        return set()
+    api_key, version = struct.unpack_from(">hh", request, 4)
+    found: set[ErrorCode] = set()
+
+    def walk(value: Any) -> None:
+        if isinstance(value, ErrorCode):
+            found.add(value)
+        elif isinstance(value, tuple):
+            for one in value:
+                walk(one)
+        elif is_dataclass(value):
+            for one in fields(value):
+                walk(getattr(value, one.name))
+
+    walk(decode_response(api_key, version, answer)[1])
+    return found
 
 
 def heartbeat() -> bytes:
@@ -228,10 +270,15 @@ class Measured:
     neighbour: Neighbour
     grown_mib: int
 
-    def check(self, frame_bytes: int = 0) -> None:
-        """Fail where the event loop stood still, or memory grew by more than one frame of this size is granted."""
-        assert self.longest_ms < CALLBACK_MS_MAX, self.what
-        assert self.grown_mib < GROWTH_MIB_MAX + (DECODED_FACTOR * frame_bytes >> 20)
+    def check(self, frame_bytes: int = 0, p99_ms_max: float = P99_MS_MAX) -> None:
+        """Fail where the event loop stood still, the neighbour waited, or memory grew beyond two such frames."""
+        self.check_loop()
+        assert self.neighbour.p99_ms < p99_ms_max * slowness()
+        assert self.grown_mib < GROWTH_MIB_MAX + (2 * frame_bytes >> 20)
+
+    def check_loop(self) -> None:
+        """Fail where the event loop stood still."""
+        assert self.longest_ms < CALLBACK_MS_MAX * slowness(), self.what
 
 
 def measure_work(

@@ -17,7 +17,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     findings = asyncio.run(fuzz(options.seconds, seed, options.api))
     print("\n".join(findings.lines()))
-    return 1 if findings.wrong else 0
+    return 1 if findings.failures() else 0
 
 
 def _options() -> Any:

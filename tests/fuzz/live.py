@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import re
@@ -39,6 +40,10 @@ ANSWERED_MIN: Final = 100
 """What a run must have asked before it ends, even where the machine is slow: then up to LOADED_S longer."""
 LOADED_S: Final = 200.0
 PARKED_S: Final = 0.3
+P99_MS_MAX: Final = 50.0
+"""Of the neighbour's answers."""
+SLOWEST_MS_MAX: Final = 10_000.0
+GROWN_MIB_MAX: Final = 256.0
 SETTINGS: Final = {
     "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
@@ -61,16 +66,27 @@ class Findings:
     stalled_ms: list[float] = field(default_factory=list)
     grown_mib: float = 0.0
 
+    def failures(self) -> list[str]:
+        """What was wrong, and the limits that were not kept."""
+        p99_ms, max_ms = (self.neighbour.get(name, math.inf) for name in ("p99_ms", "max_ms"))
+        limits = {
+            f"the neighbour's p99 was {p99_ms:.0f} ms": p99_ms < P99_MS_MAX,
+            f"the neighbour's slowest answer took {max_ms:.0f} ms": max_ms < SLOWEST_MS_MAX,
+            f"memory grew by {self.grown_mib:.0f} MiB": self.grown_mib < GROWN_MIB_MAX,
+        }
+        return [*self.wrong, *(text for text, is_kept in limits.items() if not is_kept)]
+
     def lines(self) -> list[str]:
         """For people."""
+        failures = self.failures()
         outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(self.executions.items()))
         return [
             f"{self.executions.total()} requests of {len(self.by_api)} API versions: {outcomes}",
             f"neighbour: {self.neighbour}",
             f"stalls of the event loop: {len(self.stalled_ms)}, the longest {max(self.stalled_ms, default=0):.0f} ms",
             f"memory: {self.grown_mib:+.0f} MiB",
-            f"findings: {len(self.wrong)}",
-            *self.wrong[:20],
+            f"findings: {len(failures)}",
+            *failures[:20],
         ]
 
 

@@ -20,12 +20,9 @@ async def test_fuzz_live_broker_answers_or_closes_and_other_connections_are_serv
     findings = await fuzz(SECONDS, seed)
     print(f"TIDEGATE_SEED={seed}", *findings.lines(), sep="\n")
 
-    assert findings.wrong == []
+    assert findings.failures() == []
     assert findings.executions["answered"] > ANSWERED_MIN
     assert findings.neighbour["asked"] > 100
-    assert findings.neighbour["p99_ms"] < 50
-    assert findings.neighbour["max_ms"] < 10_000
-    assert findings.grown_mib < 256
 
 
 @pytest.mark.parametrize("api_key", sorted(load_all()))
