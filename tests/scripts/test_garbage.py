@@ -57,11 +57,14 @@ def _commit() -> Any:
 
 
 @pytest.fixture
-async def broker(settings: Settings) -> AsyncIterator[WholeBroker]:
+async def broker(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
+    """`store` has made the server empty."""
     opened = await WholeBroker(settings, 1).start()
-    await opened.create("t", 1)
-    yield opened
-    await opened.close()
+    try:
+        await opened.create("t", 1)
+        yield opened
+    finally:
+        await opened.close()
 
 
 @pytest.mark.parametrize(
