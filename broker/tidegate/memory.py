@@ -39,23 +39,36 @@ class MemoryShares:
     metadata_cache: int
     key_names: int
     """Cached key names, of groups and of logs each."""
+    groups: int
+    """Cached groups of KIP-848, share groups and streams groups, of each kind."""
+    decisions: int
+    """Large groups that are read to be decided on, of each kind; one larger one too."""
+    patterns: int
+    """What the patterns of subscriptions match."""
+    fetch_sessions: int
+    share_sessions: int
     unsent: int
     """Replies that one connection has not read, and those of all connections that read nothing."""
 
     @classmethod
     def of(cls, limit: int) -> MemoryShares:
         """The shares of a limit in bytes."""
-        rest = max(limit, LIMIT_BYTES_MIN) - PROCESS_BYTES
+        part = (max(limit, LIMIT_BYTES_MIN) - PROCESS_BYTES) // 64
         return cls(
-            requests=rest * 3 // 16,
-            decoded=rest // 16,
-            opened_batch=rest // 4,
-            tail_cache=rest // 4,
-            archive_cache=rest // 32,
-            archive_footers=rest // 32,
-            metadata_cache=rest // 16,
-            key_names=rest // 32,
-            unsent=rest // 16,
+            requests=12 * part,
+            decoded=4 * part,
+            opened_batch=16 * part,
+            tail_cache=9 * part,
+            archive_cache=2 * part,
+            archive_footers=2 * part,
+            metadata_cache=2 * part,
+            key_names=part,
+            groups=part,
+            decisions=part,
+            patterns=part,
+            fetch_sessions=3 * part,
+            share_sessions=part,
+            unsent=4 * part,
         )
 
 

@@ -79,7 +79,7 @@ redis.call("UNLINK", keys.members, keys.subscriptions, keys.assignments, keys.pr
   keys.pending)
 redis.call("UNLINK", consumers, targets, consumer_sessions, revocations)
 redis.call("ZREM", keys.deadlines, "consumer|" .. group.ref)
-redis.call("HDEL", keys.group, "target_epoch", "assignor", "topics", "topics_version")
+redis.call("HDEL", keys.group, "target_epoch", "assignor", "topics", "topics_version", "held_bytes")
 deadlines.first_session(group)
 state.put(group, "type", "classic")
 state.put(group, "generation", tonumber(ARGV[8]))

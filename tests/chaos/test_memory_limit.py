@@ -6,7 +6,7 @@ import resource
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
@@ -16,9 +16,22 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess, Cluster
-from tests.chaos.hostile import answer_of, ask, connect, frame, make_topics, many, memory_mib, neighbour_of
-from tests.chaos.test_hostile_clients import commit, commit_codes, join
+from tests.chaos.hostile import (
+    answer_of,
+    ask,
+    codes_of,
+    connect,
+    frame,
+    make_topics,
+    many,
+    memory_mib,
+    neighbour_of,
+)
+from tests.chaos.test_hostile_clients import commit, commit_codes, join, poisons, produce, produced
 from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS
+from tests.support.wire import decode_response
+from tidegate.protocol.primitives import uvarint
+from tidegate.records.build import NewRecord, build_batch
 
 LIMIT_BYTES = 512 << 20
 SMALL_LIMIT_BYTES = 384 << 20
@@ -35,6 +48,7 @@ def limited(limit_bytes: int) -> Iterator[BrokerProcess]:
     settings = {
         "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+        "TIDEGATE_GROUP_CONSUMER_SESSION_TIMEOUT_MS": "600000",
         "TIDEGATE_MEMORY_MAX": str(limit_bytes),
     }
     with Cluster(brokers=1, settings=settings) as cluster:
@@ -94,6 +108,71 @@ def test_memory_limit_of_512_mib_survives_hostile_clients(broker: BrokerProcess)
     assert broker.process is not None and broker.process.poll() is None
     assert committed == [{ErrorCode.none}] * AT_ONCE
     assert all(joined) and neighbour.answers
+    assert "MemoryError" not in broker.log_path.read_text()
+
+
+@pytest.mark.timeout(600)
+def test_memory_limit_of_512_mib_survives_frames_producers_ids_and_topics(broker: BrokerProcess) -> None:
+    """Frames that do not end, poisoned batches, many producers, long group ids, Metadata of everything."""
+    make_topics(broker, [(f"broad{i}", 10_000) for i in range(many(11, 2))])
+    now_ms = int(time.time() * 1000)
+    batches = [batch for batch, _ in poisons()] * many(1_000, 50)
+    of_producers = [
+        build_batch([NewRecord(b"v", timestamp=now_ms)], producer_id=1_000_000 + i, producer_epoch=0, base_sequence=0)
+        for i in range(many(20_000, 3_000))
+    ]
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    with neighbour_of(broker) as neighbour, ExitStack() as opened:
+        for _ in range(7):
+            opened.enter_context(closing(connect(broker))).sendall(struct.pack(">i", 100_000_000) + bytes(9))
+        for requests in (batches, of_producers):
+            codes = {code for code, _ in produced(broker, [produce("wide1", batch) for batch in requests])}
+            assert (ErrorCode.none in codes) == (requests is of_producers), codes
+        for i in range(500):
+            group = b"%06d" % i + b"/" * 32_000
+            found = ask(broker, frame(10, 1, struct.pack(">h", len(group)) + group + b"\0"))
+            assert ErrorCode.none in codes_of(frame(10, 1, b""), found)
+            asked = frame(12, 0, struct.pack(">h", len(group)) + group + struct.pack(">i", 1) + b"\0\1m")
+            assert codes_of(asked, ask(broker, asked)) == {ErrorCode.unknown_member_id}
+        for _ in range(3):
+            assert len(ask(broker, frame(3, 4, b"\xff\xff\xff\xff\0"))) > 20 * 10_000
+        print(f"| frames, producers, ids, topics | {memory_mib(broker, 'VmHWM')} MiB at most |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert neighbour.answers
+    assert "MemoryError" not in broker.log_path.read_text()
+
+
+def consumer_heartbeat(group: str, names: Sequence[str], epoch: int = 0, timeout_ms: int = 30_000) -> bytes:
+    """A ConsumerGroupHeartbeat v0 that asks for a decision: of the member `m`, which subscribes to topics."""
+
+    def text(value: str) -> bytes:
+        return uvarint(len(value) + 1) + value.encode()
+
+    subscription = uvarint(len(names) + 1) + b"".join(map(text, names)) if names else b"\0"
+    head = text(group) + text("m") + struct.pack(">i", epoch) + b"\0\0" + struct.pack(">i", timeout_ms)
+    return frame(68, 0, head + subscription + b"\0" + b"\1\0", tags=b"\0")
+
+
+@pytest.mark.timeout(600)
+def test_memory_limit_of_512_mib_survives_consumer_groups_of_large_subscriptions(broker: BrokerProcess) -> None:
+    """Groups of KIP-848 whose member subscribes to 1 MB of names; then small requests that decide on all of them."""
+    groups = [f"large{i}" for i in range(many(1_000, 150))]
+    names = [f"a.topic.that.does.not.exist.{i:012d}" for i in range(1_000_000 // 40)]
+    Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
+    with neighbour_of(broker) as neighbour, ThreadPoolExecutor(64) as clients:
+        joins = [consumer_heartbeat(group, names) for group in groups]
+        answers = [decode_response(68, 0, answer)[1] for answer in clients.map(partial(answered, broker), joins)]
+        print(f"| {len(groups)} joins with 1 MB of names | {memory_mib(broker, 'VmHWM')} MiB at most |")
+        epochs = [answer.member_epoch for answer in answers]
+        changes = [consumer_heartbeat(group, (), epoch, 40_000) for group, epoch in zip(groups, epochs, strict=True)]
+        changed = [codes_of(changes[0], answer) for answer in clients.map(partial(answered, broker), changes)]
+        print(f"| {len(groups)} changes of them, 64 at once | {memory_mib(broker, 'VmHWM')} MiB at most |")
+
+    assert broker.process is not None and broker.process.poll() is None
+    assert {answer.error_code for answer in answers} == {ErrorCode.none}
+    assert changed == [{ErrorCode.none}] * len(groups)
+    assert neighbour.answers
     assert "MemoryError" not in broker.log_path.read_text()
 
 

@@ -83,7 +83,8 @@ async def test_scenario_48_commits_of_a_member(wire: Wire) -> None:
     assert await wire.commit("b", epoch) == "UNKNOWN_MEMBER_ID"
     assert await wire.fetch("a", epoch) == 6
     # The broker no longer remembers the group: the commit finds its way all the same.
-    wire.app.broker.context.consumers.groups.cached.clear()
+    groups = wire.app.broker.context.consumers.groups
+    groups.cached.drop(wire.app.broker.store.group_keys("default", wire.group).group)
     assert await wire.commit("a", epoch, 7) == "NONE"
     assert await wire.commit("a", epoch + 1) == "STALE_MEMBER_EPOCH"
 

@@ -21,6 +21,7 @@ from tidegate.groups.share.service import ShareService
 from tidegate.groups.streams.coordinator import StreamsGroups
 from tidegate.groups.streams.topology import InternalTopic
 from tidegate.log.usage import Usage
+from tidegate.memory import shares_of
 from tidegate.quotas.group_limits import GroupLimits
 from tidegate.quotas.leases import QuotaLeases
 from tidegate.security.security import Security
@@ -72,7 +73,7 @@ class BrokerContext:
     offsets: Offsets
     consumers: ConsumerHeartbeats
     producer_ids: ProducerIds
-    fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
+    fetch_sessions: FetchSessions = field(init=False)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     log_ends: LogEnds = field(default_factory=LogEnds)
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
@@ -108,6 +109,7 @@ class BrokerContext:
         if self.settings.client_metrics_enabled:
             load_decoder()
         self.group_limits = None if self.quotas is None else GroupLimits(self.store, self.quotas.quotas)
+        self.fetch_sessions = FetchSessions(shares_of(self.settings.memory_max).fetch_sessions)
         self.memory_pressure = MemoryPressure(self.store)
         self.commit_reports = CommitReports(self.usage, self.mirror, self.store.changed_groups.add)
         self.shares = ShareService(

@@ -81,7 +81,7 @@ async def _join_consumers(call: Call, keys: GroupKeys, request: JoinRequest) -> 
     )
     join = ClassicJoin(asked, not request.member_id, request.id_required, request.protocol_type, owned)
     try:
-        joined = await call.context.consumers.groups.run(keys, join)
+        joined = await call.context.consumers.groups.run(keys, join, call.client)
     except OtherGroupType:
         raise
     except MemberIdRequired as error:
@@ -106,7 +106,7 @@ async def _sync_consumers(call: Call, keys: GroupKeys, request: SyncRequest) -> 
     who = request.member_ref
     asked = ClassicCall(who.member_id, who.generation, who.instance_id, True, request.protocol_type, request.protocol)
     groups = call.context.consumers.groups
-    synced = await groups.run(keys, asked)
+    synced = await groups.run(keys, asked, call.client)
     if synced.assignment and call.context.catalog.record_topics:
         await note_consumer_owner(call, keys, who.member_id, synced.assignment)
     assigned = by_name(synced.assignment or (), groups.topics.view(keys.org))
@@ -126,4 +126,4 @@ def heartbeat(call: Call, keys: GroupKeys, who: MemberRef, on_code: OnCode) -> N
             on_code(answer.code.value if isinstance(answer, KafkaError) else _NONE)
 
     asked = ClassicCall(who.member_id, who.generation, who.instance_id)
-    call.context.consumers.groups.submit(keys, asked, decided)
+    call.context.consumers.groups.submit(keys, asked, decided, call.client)

@@ -185,7 +185,7 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
     )
     keys = context.store.group_keys(org, request.group_id)
     known = context.catalog.version, context.offsets.next_question
-    has_epochs = keys.group in context.consumers.known or keys.group in context.streams.cached
+    has_epochs = (context.consumers.known.get(keys.group) or context.streams.cached.get(keys.group)) is not None
     if has_epochs and request.member_id:
         _commit_as_consumer(call, commit, request, known, topics, results)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from kio.static.primitive import i8, i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import answer_decided, answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
@@ -73,24 +73,25 @@ SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
 """Characters of one member's subscription."""
 
 
+def _heartbeat_large(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
+    call.answer_later(answer_decided(partial(heartbeat, call, request), partial(_answer, call, request)), request)
+
+
 @inline_api(
     ApiKey.CONSUMER_GROUP_HEARTBEAT,
     first=0,
     last=1,
+    large=_heartbeat_large,
     error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
 )
-def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
+def heartbeat(
+    call: Call, request: ConsumerGroupHeartbeatRequest, on_decided: Callable[[Decided], None] | None = None
+) -> None:
     """Join, leave, renew the session of a member, and give it its assignment (KIP-848).
 
     v1: the client makes the member id (KIP-1082), and may subscribe by a regular expression of RE2.
     """
-
-    def answer(decided: Decided) -> None:
-        if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
-            call.answer_later(_answer_owner(call, keys, decided), request)
-        else:
-            answer_heartbeat(call, _METER, decided)
-
+    answer = on_decided or partial(_answer, call, request)
     try:
         entered = _request(call, request)
     except KafkaError as error:
@@ -99,13 +100,22 @@ def heartbeat(call: Call, request: ConsumerGroupHeartbeatRequest) -> None:
     keys = call.store.group_keys(call.org, request.group_id)
     consumers = call.context.consumers
     if entered.member_epoch == JOIN_EPOCH:
-        group_creation.when_admitted(call, keys, partial(consumers.groups.submit, keys, entered, answer), answer)
+        submit = partial(consumers.groups.submit, keys, entered, answer, call.client)
+        group_creation.when_admitted(call, keys, submit, answer)
         return
-    member = consumers.answer(keys, entered, answer)
+    member = consumers.answer(keys, entered, answer, call.client)
     if member is not None:
         interval_ms = member.group.heartbeat_interval_ms or call.context.settings.group_consumer_heartbeat_interval_ms
         body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, interval_ms, None)
         call.client.repeat = Repeat(call, body, partial(consumers.plain.renew, member))
+
+
+def _answer(call: Call, request: ConsumerGroupHeartbeatRequest, decided: Decided) -> None:
+    if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
+        keys = call.store.group_keys(call.org, request.group_id)
+        call.answer_later(_answer_owner(call, keys, decided), request)
+    else:
+        answer_heartbeat(call, _METER, decided)
 
 
 async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer) -> None:
@@ -192,7 +202,7 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
     async def remove(member: Leaving) -> int:
         removal = Removal(member.member_id, member.instance_id, kind, member.reason[:REASON_LENGTH_MAX], detail)
         try:
-            await call.context.consumers.groups.run(keys, removal)
+            await call.context.consumers.groups.run(keys, removal, call.client)
         except GroupIdNotFound:
             return ErrorCode.unknown_member_id.value
         except KafkaError as error:

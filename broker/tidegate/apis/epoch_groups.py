@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -31,6 +32,15 @@ def answer_heartbeat(call: Call, meter: ApiMeter, decided: Decided) -> None:
             decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
         )
     )
+
+
+async def answer_decided(
+    decide: Callable[[Callable[[Decided], None]], None], answer: Callable[[Decided], None]
+) -> None:
+    """Answer a large heartbeat in a task: it counts as large until then."""
+    decided: asyncio.Future[Decided] = asyncio.get_running_loop().create_future()
+    decide(lambda one: None if decided.done() else decided.set_result(one))
+    answer(await decided)
 
 
 def undescribed(of: type[Group], group_id: str, error: KafkaError, **values: Any) -> Group:

@@ -34,8 +34,8 @@ _SESSIONLESS_EPOCH: Final = -1
 _NEW_SESSION_EPOCH: Final = 0
 _EPOCH_MAX: Final = 2_147_483_647
 _CANDIDATES_MAX: Final = 16
-PARTITIONS_MAX: Final = 200_000
-"""Partitions of all sessions, about 300 bytes each; clients name them in requests without a session then."""
+PARTITION_BYTES: Final = 800
+"""Memory of a partition in a session."""
 _NO_TOPIC_ID: Final = bytes(16)
 
 
@@ -213,10 +213,14 @@ class Opened(NamedTuple):
 
 
 class FetchSessions:
-    """The sessions of a broker, up to the limit; ordered by last use, the oldest first."""
+    """The sessions of a broker, ordered by last use, the oldest first; `bytes_max` is the memory that they may have.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    When it is full, clients name their partitions in requests without a session.
+    """
+
+    def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._partitions_max = bytes_max // PARTITION_BYTES
         self._sessions: OrderedDict[int, Session] = OrderedDict()
         self._of_connection: dict[int, set[int]] = {}
         self._partition_count = 0
@@ -253,7 +257,7 @@ class FetchSessions:
         session.forget(request)
         session.want(request)
         self._partition_count += len(session.wanted) - before
-        if self._partition_count > PARTITIONS_MAX:
+        if self._partition_count > self._partitions_max:
             self._close(session)
             return Opened(None, error=ErrorCode.fetch_session_id_not_found)
         if not session.wanted:
@@ -287,7 +291,7 @@ class FetchSessions:
 
     def _create(self, request: FetchRequest, by_ids: bool, connection_id: int, slots: int) -> Session | None:
         size = sum(len(topic.partitions) for topic in request.topics)
-        if not size or not self._evict_for(size, slots) or self._partition_count + size > PARTITIONS_MAX:
+        if not size or not self._evict_for(size, slots) or self._partition_count + size > self._partitions_max:
             return None
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:

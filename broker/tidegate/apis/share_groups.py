@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -18,11 +18,12 @@ from kio.static.primitive import i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import answer_decided, answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Partition
 from tidegate.groups.model import MemberRef
 from tidegate.groups.share.assignor import SIMPLE
@@ -46,15 +47,23 @@ SUBSCRIPTION_LENGTH_MAX: Final = 1 << 20
 _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
 
 
+def _heartbeat_large(call: Call, request: ShareGroupHeartbeatRequest) -> None:
+    answer = partial(answer_heartbeat, call, _METER)
+    call.answer_later(answer_decided(partial(heartbeat, call, request), answer), request)
+
+
 @inline_api(
     ApiKey.SHARE_GROUP_HEARTBEAT,
     first=1,
     last=1,
+    large=_heartbeat_large,
     error=at_top(member_id=None, member_epoch=0, heartbeat_interval=NO_TIME, assignment=None),
 )
-def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
+def heartbeat(
+    call: Call, request: ShareGroupHeartbeatRequest, on_decided: Callable[[Decided], None] | None = None
+) -> None:
     """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
-    answer = partial(answer_heartbeat, call, _METER)
+    answer = on_decided or partial(answer_heartbeat, call, _METER)
     try:
         entered = _request(call, request)
     except KafkaError as error:
@@ -62,16 +71,16 @@ def heartbeat(call: Call, request: ShareGroupHeartbeatRequest) -> None:
         return
     keys, context = call.store.group_keys(call.org, request.group_id), call.context
     if entered.member_epoch == JOIN_EPOCH:
-        submit = partial(context.shares.groups.submit, keys, entered, answer)
+        submit = partial(context.shares.groups.submit, keys, entered, answer, call.client)
         group_creation.when_admitted(call, keys, submit, answer)
         return
     if not entered.is_plain:
-        context.shares.groups.submit(keys, entered, answer)
+        context.shares.groups.submit(keys, entered, answer, call.client)
         return
 
     def on_reply(answered: int | Failure | None) -> None:
         if answered is None:
-            context.shares.groups.submit(keys, entered, answer)
+            context.shares.groups.submit(keys, entered, answer, call.client)
         elif isinstance(answered, Failure):
             answer(answered.error)
         else:

@@ -1,4 +1,9 @@
-"""Work for the next decision on a group: what arrives while a decision is under way shares the next one."""
+"""Work for the next decision on a group: what arrives while a decision is under way shares the next one.
+
+A broker caches the groups that it decided on last, up to a share of memory. A decision on an old copy is refused by the
+conditional write, and repeated on the group as it is now, but not for a client that may have given up meanwhile: it may
+have been answered by another broker, so that its old join would take back what it was given there.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from tidegate.errors import GroupIdNotFound, KafkaError, StoreUnavailable
+from tidegate.admissions import Admissions
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError, StoreUnavailable
+from tidegate.memory import MemoryShares
 from tidegate.store.batching import fail_waiter
+from tidegate.store.bounded_cache import BoundedCache
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure
@@ -24,12 +32,61 @@ Work = TypeVar("Work")
 Answer = TypeVar("Answer")
 Computed = TypeVar("Computed")
 
+
+class HeldGroup(Protocol):
+    """What the queue needs of a group."""
+
+    members: Any
+    version: int
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes."""
+
+
+Group = TypeVar("Group", bound=HeldGroup)
+
 INLINE_SIZE_MAX: Final = 200
 """The topics of all members together, and a tenth of their partitions: up to it a decision takes some milliseconds."""
 _THREAD: Final = ThreadPoolExecutor(1, "decisions")
 """One, as several that compute would keep the interpreter lock from the event loop for hundreds of milliseconds."""
 
+_TRIES_MAX: Final = 20
+"""Decisions on the same work: each refusal means that another broker changed the group."""
+GIVEN_UP_S: Final = 2.0
+"""Age of work, s, from which on a client that has closed its connection has given up; a leave may come just before."""
+LATE_S: Final = 10.0
+"""Age of work, s, from which on its client may have given up unnoticed: its network may be cut."""
+_SMALL_BYTES: Final = 64 << 10
+"""Groups up to it are read without waiting for the decisions on others."""
+
 logger = structlog.get_logger()
+
+
+class StaleDecision(Exception):
+    """The group changed after it was read: nothing was stored."""
+
+
+class Client(Protocol):
+    """Who waits for a decision."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has closed its connection."""
+
+
+class _Queued(NamedTuple):
+    work: Any
+    on_decided: Callable[[Any], None]
+    since_s: float
+    client: Client | None
+
+    def has_given_up(self, now_s: float) -> bool:
+        """Whether the client may wait no more; what nobody waits for has none."""
+        if self.client is None:
+            return False
+        age_s = now_s - self.since_s
+        return age_s > LATE_S or (age_s > GIVEN_UP_S and self.client.closed)
 
 
 async def computed(sizes: Iterable[int], compute: Callable[[], Computed]) -> Computed:
@@ -42,16 +99,19 @@ async def computed(sizes: Iterable[int], compute: Callable[[], Computed]) -> Com
     return compute()
 
 
-class DecisionQueue(Generic[Work, Answer]):
-    """One queue for each group with work. A subclass decides; it forgets the group that it has cached if that fails.
+class DecisionQueue(Generic[Work, Answer, Group]):
+    """One queue for each group with work, and the groups decided on last. A subclass decides.
 
-    The work None only expires what is overdue.
+    The work None only expires what is overdue. `shares` bound what is cached, and the large groups decided on at once.
     """
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, shares: MemoryShares) -> None:
         self._store, self._name = store, name
-        self._queues: dict[str, list[tuple[Work | None, Callable[[Answer | KafkaError], None]]]] = {}
+        self._queues: dict[str, list[_Queued]] = {}
         self._tasks = TaskSet()
+        self._large = Admissions(shares.decisions)
+        self.cached: BoundedCache[str, Group] = BoundedCache(shares.groups)
+        """By the name of its hash: the groups with members that this broker decided on last."""
         self.on_stored: list[Callable[[GroupKeys, int, int], None]] = []
         """Called with the group's epoch and version when a decision changed it, before its requests are answered."""
 
@@ -63,28 +123,36 @@ class DecisionQueue(Generic[Work, Answer]):
         await self._tasks.close()
 
     async def _decide(self, keys: GroupKeys, works: Sequence[Work | None]) -> Sequence[Answer | KafkaError]:
+        """Raises StaleDecision, KafkaError."""
         raise NotImplementedError
 
-    def _forget(self, keys: GroupKeys) -> None:
-        raise NotImplementedError
+    def submit(
+        self,
+        keys: GroupKeys,
+        work: Work | None,
+        on_decided: Callable[[Answer | KafkaError], None],
+        client: Client | None = None,
+    ) -> None:
+        """Queue work for the group's next decision; `on_decided` gets its answer or its error once.
 
-    def submit(self, keys: GroupKeys, work: Work | None, on_decided: Callable[[Answer | KafkaError], None]) -> None:
-        """Queue work for the group's next decision; `on_decided` gets its answer or its error once."""
+        Work of a client that may have given up is answered COORDINATOR_LOAD_IN_PROGRESS.
+        """
+        queued = _Queued(work, on_decided, asyncio.get_running_loop().time(), client)
         queue = self._queues.get(keys.group)
         if queue is not None:
-            queue.append((work, on_decided))
+            queue.append(queued)
             return
-        self._queues[keys.group] = [(work, on_decided)]
+        self._queues[keys.group] = [queued]
         self._tasks.start(self._serve(keys), name=self._name)
 
     def submit_expiry(self, keys: GroupKeys, on_expired: Callable[[object], None]) -> None:
         """Queue the expiry of what is overdue in one group; `on_expired` gets an answer, or the error."""
         self.submit(keys, None, on_expired)
 
-    async def run(self, keys: GroupKeys, work: Work | None) -> Answer:
+    async def run(self, keys: GroupKeys, work: Work | None, client: Client | None = None) -> Answer:
         """Submit work and wait for its answer. Raises the KafkaError that it is answered with, StoreUnavailable."""
         decided: asyncio.Future[Answer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.submit(keys, work, partial(_set_result, decided))
+        self.submit(keys, work, partial(_set_result, decided), client)
         answer = await decided
         try:
             if isinstance(answer, KafkaError):
@@ -106,28 +174,66 @@ class DecisionQueue(Generic[Work, Answer]):
                 self._queues[keys.group] = []
                 await self._answer(keys, queued)
         finally:
-            for _, on_decided in self._queues.pop(keys.group, ()):
-                on_decided(StoreUnavailable("closed"))
+            for one in self._queues.pop(keys.group, ()):
+                one.on_decided(StoreUnavailable("closed"))
 
-    async def _answer(
-        self, keys: GroupKeys, queued: Sequence[tuple[Work | None, Callable[[Answer | KafkaError], None]]]
-    ) -> None:
-        try:
-            answers = await self._decide(keys, [work for work, _ in queued])
-        except KafkaError as error:
-            self._forget(keys)
-            answers = [error] * len(queued)
-        except Exception:
-            self._forget(keys)
-            logger.exception("group_decision_failed", group=keys.ref, kind=self._name)
-            answers = [KafkaError()] * len(queued)
-        for (_, on_decided), answer in zip(queued, answers, strict=True):
-            if isinstance(answer, KafkaError):
-                answer.__traceback__ = None  # a frame of it has the list of answers: a cycle
+    async def _answer(self, keys: GroupKeys, queued: Sequence[_Queued]) -> None:
+        for _ in range(_TRIES_MAX):
+            queued = self._still_waiting(keys, queued)
+            if not queued:
+                return
             try:
-                on_decided(answer)
-            except Exception:  # noqa: BLE001 - logged; the others are answered
-                fail_waiter(on_decided, KafkaError())
+                answers = await self._decided(keys, [one.work for one in queued])
+            except StaleDecision:
+                self._forget(keys)
+                continue
+            except KafkaError as error:
+                self._forget(keys)
+                answers = [error] * len(queued)
+            except Exception:
+                self._forget(keys)
+                logger.exception("group_decision_failed", group=keys.ref, kind=self._name)
+                answers = [KafkaError()] * len(queued)
+            _hand_out(queued, answers)
+            return
+        changes = CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+        _hand_out(queued, [changes] * len(queued))
+
+    def _still_waiting(self, keys: GroupKeys, queued: Sequence[_Queued]) -> Sequence[_Queued]:
+        """Answer the work of clients that may have given up; the rest."""
+        now_s = asyncio.get_running_loop().time()
+        late: list[_Queued] = []
+        waiting: list[_Queued] = []
+        for one in queued:
+            (late if one.has_given_up(now_s) else waiting).append(one)
+        if late:
+            logger.warning("late_group_work_refused", group=keys.ref, kind=self._name, count=len(late))
+            _hand_out(late, [CoordinatorLoadInProgress("the request waited too long")] * len(late))
+        return waiting
+
+    async def _decided(self, keys: GroupKeys, works: Sequence[Work | None]) -> Sequence[Answer | KafkaError]:
+        """Decide; on a large group that must be read, only while the others together are small enough."""
+        if self.cached.get(keys.group) is None:
+            size = int(await self._store.read("HGET", keys.group, "held_bytes") or 0)
+            if size > _SMALL_BYTES:
+                admission = await self._large.admit(size)
+                try:
+                    return await self._decide(keys, works)
+                finally:
+                    admission.end()
+        return await self._decide(keys, works)
+
+    # -- the cache
+
+    def _remember(self, keys: GroupKeys, group: Group, version: int) -> None:
+        if group.members:
+            group.version = version
+            self.cached.put(keys.group, group, group.held_bytes)
+        else:
+            self._forget(keys)
+
+    def _forget(self, keys: GroupKeys) -> None:
+        self.cached.drop(keys.group)
 
     def _report_stored(self, keys: GroupKeys, epoch: int, version: int) -> None:
         for on_stored in self.on_stored:
@@ -141,6 +247,16 @@ class DecisionQueue(Generic[Work, Answer]):
             return await written
         finally:
             del written
+
+
+def _hand_out(queued: Sequence[_Queued], answers: Sequence[Any]) -> None:
+    for one, answer in zip(queued, answers, strict=True):
+        if isinstance(answer, KafkaError):
+            answer.__traceback__ = None  # a frame of it has the list of answers: a cycle
+        try:
+            one.on_decided(answer)
+        except Exception:  # noqa: BLE001 - logged; the others are answered
+            fail_waiter(one.on_decided, KafkaError())
 
 
 def _set_result(future: asyncio.Future[Any], result: Any) -> None:

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from tidegate.apis import fetch_sessions
-from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, FetchSessions, Opened
+from tidegate.apis.fetch_sessions import EVICTABLE_AFTER_S, PARTITION_BYTES, FetchSessions, Opened
 from tidegate.apis.waiting_fetches import LogEnds
 from tidegate.protocol.log_writers import FetchPartition
 
@@ -49,9 +48,9 @@ def request(
 class Sessions:
     """The fetch sessions, asked as one connection asks."""
 
-    def __init__(self, slots: int = 10) -> None:
+    def __init__(self, slots: int = 10, bytes_max: int = 1 << 20) -> None:
         self.clock = Clock()
-        self.sessions = FetchSessions(self.clock)
+        self.sessions = FetchSessions(bytes_max, self.clock)
         self.slots = slots
 
     def ask(self, asked: SimpleNamespace, version: int = 12, connection: int = MINE) -> Opened:
@@ -230,9 +229,8 @@ def test_fetch_session_stores_the_positions_of_its_client(script: list[tuple[str
     assert len(sessions.sessions) == len(books) <= 3
 
 
-def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 4)
-    sessions = Sessions()
+def test_sessions_have_at_most_so_much_memory() -> None:
+    sessions = Sessions(bytes_max=4 * PARTITION_BYTES)
     mine = sessions.given_session(("t", 0), ("t", 1))
     others = sessions.given_session(("t", 0), ("t", 1), connection=OTHERS)
     assert sessions.ask(request(0, 0, ("t", 5))).session_id == 0, "answered without a session"

@@ -1,27 +1,171 @@
-"""Decisions on groups that take long: where they are computed."""
+"""Work of clients that may have given up, decisions on an old copy, and the memory of large groups."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
 
-from tidegate.groups.decision_queue import INLINE_SIZE_MAX, computed
+import pytest
+
+from tidegate.errors import CoordinatorLoadInProgress, KafkaError
+from tidegate.groups.decision_queue import GIVEN_UP_S, LATE_S, DecisionQueue, StaleDecision
+from tidegate.memory import MemoryShares
+from tidegate.store.keys import GroupKeys
+
+KEYS = GroupKeys.of("t", 1, "default", "g")
+OTHERS = [GroupKeys.of("t", 1, "default", f"other-{number}") for number in range(4)]
 
 
-async def test_large_decisions_are_computed_one_after_the_other() -> None:
-    """Each thread more that computes delays the event loop by another switch interval of the interpreter lock."""
-    running: list[int] = []
-    most = 0
+@dataclass
+class Held:
+    held_bytes: int
+    members: Sequence[str] = ("m",)
+    version: int = 0
 
-    def compute() -> bool:
-        nonlocal most
-        running.append(1)
-        most = max(most, len(running))
-        time.sleep(0.02)
-        running.pop()
-        return threading.current_thread() is threading.main_thread()
 
-    assert await asyncio.gather(*(computed([INLINE_SIZE_MAX, 1], compute) for _ in range(6))) == [False] * 6
-    assert most == 1
-    assert await computed([INLINE_SIZE_MAX], compute)
+@dataclass
+class Client:
+    closed: bool = False
+
+
+class Decisions(DecisionQueue[str, str, Held]):
+    """Answers the work; the next decisions are stale as often as `stale` says, and take `during`."""
+
+    def __init__(self, sizes: dict[str, int] | None = None) -> None:
+        async def read(command: str, key: str, name: str) -> bytes | None:
+            assert (command, name) == ("HGET", "held_bytes")
+            return str((sizes or {}).get(key, 0)).encode()
+
+        store: Any = SimpleNamespace(read=read)
+        super().__init__(store, "test", MemoryShares.of(384 << 20))
+        self.decided: list[list[str | None]] = []
+        self.stale = 0
+        self.during: list[Any] = []
+        self.at_work = self.most_at_work = 0
+
+    async def _decide(self, keys: GroupKeys, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
+        self.decided.append(list(works))
+        self.at_work += 1
+        self.most_at_work = max(self.most_at_work, self.at_work)
+        await asyncio.sleep(0.001)
+        self.at_work -= 1
+        if self.during:
+            self.during.pop()()
+        if self.stale:
+            self.stale -= 1
+            raise StaleDecision
+        return [str(work) for work in works]
+
+
+@dataclass
+class Moved:
+    """The event loop's time, which a test moves on."""
+
+    loop: asyncio.AbstractEventLoop
+    s: float = 0.0
+    began: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.began = self.loop.time
+
+    def __call__(self) -> float:
+        return float(self.began()) + self.s
+
+
+@pytest.fixture
+async def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
+    loop = asyncio.get_running_loop()
+    moved = Moved(loop)
+    monkeypatch.setattr(
+        asyncio,
+        "get_running_loop",
+        lambda: SimpleNamespace(
+            time=moved, create_future=loop.create_future, create_task=loop.create_task, call_soon=loop.call_soon
+        ),
+    )
+    return moved
+
+
+async def test_decision_on_an_old_copy_is_repeated() -> None:
+    decisions = Decisions()
+    decisions.stale = 2
+    assert await decisions.run(KEYS, "join", Client()) == "join"
+    assert decisions.decided == [["join"]] * 3
+
+
+async def test_group_that_always_changes_is_answered() -> None:
+    decisions = Decisions()
+    decisions.stale = 1_000
+    with pytest.raises(CoordinatorLoadInProgress):
+        await decisions.run(KEYS, "join", Client())
+
+
+@pytest.mark.parametrize(("gap_s", "closed"), [(LATE_S, False), (GIVEN_UP_S, True)])
+async def test_join_is_not_repeated_for_a_client_that_may_have_given_up(
+    moved: Moved, gap_s: float, closed: bool
+) -> None:
+    decisions, client = Decisions(), Client()
+    decisions.stale = 1
+
+    def stand_still() -> None:
+        moved.s += gap_s + 1
+        client.closed = closed
+
+    decisions.during = [stand_still]
+    with pytest.raises(CoordinatorLoadInProgress):
+        await decisions.run(KEYS, "join", client)
+    assert decisions.decided == [["join"]]
+
+
+async def test_work_that_waited_behind_a_stop_is_refused_and_later_work_is_done(moved: Moved) -> None:
+    decisions, gone = Decisions(), Client()
+    answers: dict[str, Any] = {}
+
+    def stand_still() -> None:
+        moved.s += GIVEN_UP_S + 1
+        gone.closed = True
+        decisions.submit(KEYS, "new", lambda answer: answers.update(new=answer), Client())
+
+    def queue() -> None:
+        decisions.submit(KEYS, "leave", lambda answer: answers.update(leave=answer), gone)
+        decisions.submit(KEYS, None, lambda answer: answers.update(expiry=answer))
+        stand_still()
+
+    decisions.during = [queue]
+    assert await decisions.run(KEYS, "first", Client()) == "first"
+    while len(answers) < 3:
+        await asyncio.sleep(0)
+
+    assert isinstance(answers.pop("leave"), CoordinatorLoadInProgress)
+    assert answers == {"new": "new", "expiry": "None"}
+    assert decisions.decided == [["first"], [None, "new"]]
+
+
+async def test_leave_of_a_client_that_closed_its_connection_is_done() -> None:
+    decisions = Decisions()
+    assert await decisions.run(KEYS, "leave", Client(closed=True)) == "leave"
+
+
+async def test_large_groups_are_decided_on_one_after_the_other() -> None:
+    large = Decisions({keys.group: 1 << 30 for keys in OTHERS})
+    small = Decisions()
+    for decisions in (large, small):
+        await asyncio.gather(*(decisions.run(keys, "join") for keys in OTHERS))
+
+    assert (large.most_at_work, small.most_at_work) == (1, len(OTHERS))
+
+
+async def test_cached_groups_have_their_share_of_memory() -> None:
+    decisions = Decisions()
+    share = MemoryShares.of(384 << 20).groups
+    for keys in OTHERS:
+        decisions._remember(keys, Held(share // 3), 7)
+    assert [decisions.cached.get(keys.group) is not None for keys in OTHERS] == [False, False, True, True]
+    assert decisions.cached.bytes <= share
+
+    decisions._remember(OTHERS[3], Held(1, members=()), 8)
+    decisions._remember(OTHERS[0], Held(share), 8)
+    assert [decisions.cached.get(keys.group) is not None for keys in OTHERS] == [False, False, True, False]

@@ -19,6 +19,7 @@ from tidegate.groups.model import JoinRefused, MemberRef
 from tidegate.groups.offsets import Committed, Offsets, entry_json
 from tidegate.groups.waiters import GroupStatus, Waiter
 from tidegate.groups.waiting import GroupWaits
+from tidegate.memory import MemoryShares
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys, GroupKeys
 from tidegate.store.outcome import Failure, Unknown
@@ -57,6 +58,9 @@ class FakeStore:
 
     async def command(self, *args: Any) -> Any:
         return self.replies[args[1]]
+
+    async def read(self, *args: Any) -> Any:
+        return self.replies.get(args[1])
 
     async def wait_up(self, key: str) -> None:
         return None
@@ -240,7 +244,7 @@ async def test_waiting_request_fails_where_its_group_stays_unreadable(
         await asyncio.wait_for(watch.synced("m", None, 4, -1), 60)
 
 
-class Decisions(DecisionQueue[str, str]):
+class Decisions(DecisionQueue[str, str, Any]):
     """Decides nothing: the answer is the work."""
 
     async def _decide(self, keys: GroupKeys, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
@@ -248,7 +252,7 @@ class Decisions(DecisionQueue[str, str]):
 
 
 async def test_decision_is_answered_with_an_error_after_its_answer_raised(store: Any, answers: Answers) -> None:
-    decisions = Decisions(store, "test")
+    decisions = Decisions(store, "test", MemoryShares.of(0))
     for on_decided in answers.callbacks():
         decisions.submit(KEYS, "work", on_decided)
     await decisions.run(KEYS, "last")

@@ -8,21 +8,21 @@ import pytest
 
 from tidegate.groups.share import sessions as share_sessions
 from tidegate.groups.share.errors import ShareSessionLimitReached
-from tidegate.groups.share.sessions import SharePartition, ShareSession, ShareSessions
+from tidegate.groups.share.sessions import PARTITION_BYTES, SharePartition, ShareSession, ShareSessions
 from tidegate.store.keys import GroupKeys
 
 KEYS = GroupKeys.of("tidegate", 50, "default", "jobs")
 TOPIC = UUID(int=7)
+BYTES_MAX = 1 << 20
 
 
 def partitions(*indexes: int) -> list[SharePartition]:
     return [SharePartition(TOPIC, index) for index in indexes]
 
 
-def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_sessions, "PARTITIONS_MAX", 4)
+def test_sessions_have_at_most_so_much_memory() -> None:
     ended: list[ShareSession] = []
-    sessions = ShareSessions(10, ended.append)
+    sessions = ShareSessions(10, 4 * PARTITION_BYTES, ended.append)
     a = sessions.open(KEYS, "a", 1, partitions(0, 1))
     sessions.open(KEYS, "b", 2, partitions(0))
     assert sessions.add(a, partitions(1, 2)) == set(partitions(2))
@@ -46,7 +46,7 @@ def test_sessions_have_at_most_so_many_partitions(monkeypatch: pytest.MonkeyPatc
 def test_sessions_of_one_connection_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "CONNECTION_SESSIONS_MAX", 2)
     ended: list[ShareSession] = []
-    sessions = ShareSessions(3, ended.append)
+    sessions = ShareSessions(3, BYTES_MAX, ended.append)
     a = sessions.open(KEYS, "a", 1, [])
     sessions.open(KEYS, "b", 1, [])
     with pytest.raises(ShareSessionLimitReached):
@@ -67,7 +67,7 @@ def test_sessions_of_one_connection_leave_others_theirs(monkeypatch: pytest.Monk
 
 def test_sessions_of_one_connection_leave_others_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_sessions, "CONNECTION_PARTITIONS_MAX", 3)
-    sessions = ShareSessions(10, list[ShareSession]().append)
+    sessions = ShareSessions(10, BYTES_MAX, list[ShareSession]().append)
     a = sessions.open(KEYS, "a", 1, partitions(0, 1))
     with pytest.raises(ShareSessionLimitReached):
         sessions.open(KEYS, "b", 1, partitions(0, 1))
@@ -81,11 +81,13 @@ def test_sessions_of_one_connection_leave_others_partitions(monkeypatch: pytest.
     assert sessions.proceed(KEYS, "b", 1, 2).connection_id == 2
 
 
-@pytest.mark.parametrize("limit", ["PARTITIONS_MAX", "CONNECTION_PARTITIONS_MAX"])
-def test_refused_open_keeps_the_old_session(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(share_sessions, limit, 2)
+@pytest.mark.parametrize(("broker_max", "connection_max"), [(2, 9), (9, 2)])
+def test_refused_open_keeps_the_old_session(
+    monkeypatch: pytest.MonkeyPatch, broker_max: int, connection_max: int
+) -> None:
+    monkeypatch.setattr(share_sessions, "CONNECTION_PARTITIONS_MAX", connection_max)
     ended: list[ShareSession] = []
-    sessions = ShareSessions(1, ended.append)
+    sessions = ShareSessions(1, broker_max * PARTITION_BYTES, ended.append)
     a = sessions.open(KEYS, "a", 1, partitions(0))
     superseded: list[bool] = []
     a.on_superseded.add(lambda: superseded.append(True))

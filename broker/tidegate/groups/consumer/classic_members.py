@@ -28,8 +28,8 @@ from tidegate.groups.consumer.model import (
     Member,
     MemberState,
     Partitions,
-    Topics,
 )
+from tidegate.groups.consumer.topics import Topics
 
 _CONSUMER = "consumer"
 

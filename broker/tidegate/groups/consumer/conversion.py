@@ -20,8 +20,8 @@ from tidegate.groups.consumer.model import (
     GroupEvent,
     Member,
     Partition,
-    Topics,
 )
+from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.model import pack_protocols, unpack_protocols
 from tidegate.store.link import Arg
 

@@ -1,13 +1,12 @@
 """Runs the decisions on consumer groups against the store: read the group, decide, write if it is still the same.
 
 Any broker serves any member. The heartbeats of one group that arrive while a decision is under way share the next one.
-A broker remembers the groups that it decided on last; the conditional write refuses a decision on an old copy, also one
-that only answers an error, and then the broker reads the group again. Nothing but this cache is kept in the process.
+The conditional write refuses a decision on an old copy, also one that only answers an error. Nothing but the cache of
+groups is kept in the process.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -28,9 +27,9 @@ from tidegate.groups.consumer.model import (
     GroupEvent,
     HeartbeatAnswer,
     HeartbeatRequest,
-    Topics,
 )
 from tidegate.groups.consumer.topic_view import CatalogTopics, TopicView
+from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.consumer.update import (
     STALE,
     TOO_EARLY,
@@ -39,7 +38,7 @@ from tidegate.groups.consumer.update import (
     expired_members,
     update_call,
 )
-from tidegate.groups.decision_queue import DecisionQueue, computed
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     group_script_args,
@@ -48,6 +47,7 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.groups.expiry import expire_group
 from tidegate.groups.model import GroupState
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -57,12 +57,9 @@ from tidegate.store.store import Store
 
 DOWNGRADE_GROUP = Script("groups/downgrade_group")
 
-_TRIES_MAX: Final = 20
-"""Writes of one decision: each refusal means that another broker changed the group, or that a deadline passed."""
+_ROUNDS_MAX: Final = 20
+"""Writes of one decision on a group as it was read: each refusal means that a deadline passed, or has not come."""
 _READS_MAX: Final = 10
-_GROUPS_CACHED_MAX: Final = 1_000
-_MEMBERS_CACHED_MAX: Final = 20_000
-"""Members of all cached groups together."""
 
 _BYTES_OF_SIZE: Final = 100
 """Of stored members: reading them takes as long as a decision on one topic."""
@@ -78,7 +75,7 @@ Work = Request | Removal | None
 """None only expires what is overdue, and answers with the state."""
 
 
-class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
+class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer, ConsumerGroup]):
     """The consumer groups of this broker's requests. `broker` is the broker name in events.
 
     `blobs` reads and writes the bytes that members of a classic group exchange.
@@ -87,18 +84,15 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
     def __init__(
         self, store: Store, settings: Settings, topics: CatalogTopics, blobs: MetadataCodec, broker: BrokerName = nobody
     ) -> None:
-        super().__init__(store, "consumer-group")
+        super().__init__(store, "consumer-group", shares_of(settings.memory_max))
         self._settings, self.topics, self._broker = settings, topics, broker
         self._blobs = blobs
-        self.cached: OrderedDict[str, ConsumerGroup] = OrderedDict()
-        """By the name of its hash: the groups with members that this broker decided on last."""
-        self._cached_members = 0
 
     async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[Decided]:
         expired: list[Expired] = []
         may_assign = True
-        for _ in range(_TRIES_MAX):
-            base = self.cached.get(keys.group) or await self._read_or_convert(keys, works)
+        base = self.cached.get(keys.group) or await self._read_or_convert(keys, works)
+        for _ in range(_ROUNDS_MAX):
             topics = await self._fresh_topics(keys, base, works)
             group = base.copy()
             group.may_assign = may_assign
@@ -117,10 +111,12 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
             write = self._downgrade if downgrades else self._write
             code, *reply = await write(keys, base, group, topics, expired)
             if code == 0:
-                self._forget(keys)
                 if group.is_changed:
                     self._report_stored(keys, group.epoch, reply[0])
-                if not downgrades:
+                if downgrades:
+                    self._forget(keys)
+                else:
+                    group.was_classic = False
                     self._remember(keys, group, reply[0])
                 interval_ms = group.heartbeat_interval_ms or self._settings.group_consumer_heartbeat_interval_ms
                 return [
@@ -130,13 +126,12 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
                     for answer in answers
                 ]
             if code == STALE:
-                self._forget(keys)
-                expired = []
-            elif code == TOO_EARLY:
+                raise StaleDecision
+            if code == TOO_EARLY:
                 may_assign = False
             else:
                 expired += expired_members(reply)
-        raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+        raise CoordinatorLoadInProgress("deadlines of the group pass faster than it can be decided on")
 
     @property
     def _policy(self) -> MigrationPolicy:
@@ -242,23 +237,6 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer]):
         args = [*group_script_args(self._store, keys, self._broker()), base.own_id, base.version, base.write_id]
         args += conversion.downgrade_args(base, group, topics, self._blobs)
         return await self._run_script(DOWNGRADE_GROUP, key_names, args)
-
-    # -- the cache
-
-    def _remember(self, keys: GroupKeys, group: ConsumerGroup, version: int) -> None:
-        if not group.members:
-            return
-        group.version, group.was_classic = version, False
-        self.cached[keys.group] = group
-        self._cached_members += len(group.members)
-        while len(self.cached) > _GROUPS_CACHED_MAX or self._cached_members > _MEMBERS_CACHED_MAX:
-            _, oldest = self.cached.popitem(last=False)
-            self._cached_members -= len(oldest.members)
-
-    def _forget(self, keys: GroupKeys) -> None:
-        known = self.cached.pop(keys.group, None)
-        if known is not None:
-            self._cached_members -= len(known.members)
 
 
 def _patterns(group: ConsumerGroup, works: Sequence[Work]) -> set[str]:

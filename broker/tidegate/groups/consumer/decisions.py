@@ -45,9 +45,10 @@ from tidegate.groups.consumer.model import (
     Member,
     MemberState,
     Partitions,
-    Topics,
 )
 from tidegate.groups.consumer.reconciliation import reconcile
+from tidegate.groups.consumer.topics import Topics
+from tidegate.groups.held_bytes import check_size
 
 Decided = HeartbeatAnswer | KafkaError
 Request = HeartbeatRequest | ClassicJoin | ClassicCall
@@ -118,7 +119,9 @@ def _enter_or_refuse(
             return request
         if isinstance(request, ClassicJoin):
             classic_members.check_join(group, request)
-            return _join(group, classic_members.resolved(request, topics), size_max)
+            request = classic_members.resolved(request, topics)
+        if request.member_epoch >= JOIN_EPOCH:
+            check_size(group, request)
         if request.member_epoch == JOIN_EPOCH:
             return _join(group, request, size_max)
         member = _known(group, request)

@@ -10,11 +10,13 @@ from tidegate.groups.consumer.conversion import MetadataCodec
 from tidegate.groups.consumer.coordinator import ConsumerGroups, OnDecided
 from tidegate.groups.consumer.model import HeartbeatAnswer, HeartbeatRequest
 from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.decision_queue import Client
 from tidegate.groups.epoch_heartbeats import EpochHeartbeats
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
 from tidegate.groups.offsets import Prove
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.outcome import Failure
@@ -41,7 +43,8 @@ class ConsumerHeartbeats:
         prove: Prove | None = None,
         snapshots: HeartbeatSnapshots | None = None,
     ) -> None:
-        self.groups = ConsumerGroups(store, settings, CatalogTopics(catalog), blobs, broker)
+        topics = CatalogTopics(catalog, shares_of(settings.memory_max).patterns)
+        self.groups = ConsumerGroups(store, settings, topics, blobs, broker)
         self.known = self.groups.cached
         """By the name of its hash: the groups that this broker knows as consumer groups with members."""
         self.commits = ConsumerCommits(store, self.groups, lease_ends_ms, prove)
@@ -59,15 +62,17 @@ class ConsumerHeartbeats:
         await self.groups.close()
         self.groups.topics.close()
 
-    def answer(self, keys: GroupKeys, request: HeartbeatRequest, on_decided: OnDecided) -> MemberSnapshot | None:
+    def answer(
+        self, keys: GroupKeys, request: HeartbeatRequest, on_decided: OnDecided, client: Client | None = None
+    ) -> MemberSnapshot | None:
         """Answer a heartbeat; `on_decided` gets its answer or its error. Returns the snapshot if one answered."""
         if not request.is_plain:
-            self.groups.submit(keys, request, on_decided)
+            self.groups.submit(keys, request, on_decided, client)
             return None
 
         def on_reply(reply: int | Failure | None) -> None:
             if reply is None:
-                self.groups.submit(keys, request, on_decided)
+                self.groups.submit(keys, request, on_decided, client)
             elif isinstance(reply, Failure):
                 on_decided(reply.error)
             else:

@@ -6,9 +6,11 @@ Nothing here does I/O or reads a clock. docs/redis-layout.md describes what is s
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
+
+from tidegate.groups.held_bytes import client_bytes, group_bytes, names_bytes, texts_bytes
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -95,6 +97,11 @@ class EpochMember:
         """Partitions that no other member may own: assigned ones, and those whose revocation is not confirmed."""
         return {*self.assigned, *self.revoking}
 
+    @property
+    def texts_bytes(self) -> int:
+        """Memory of what the member's client chose: ids, names, subscription."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class Member(EpochMember):
@@ -106,6 +113,11 @@ class Member(EpochMember):
     classic: ClassicMember | None = None
     principal: str = ""
     """Of a member with a pattern: who may describe the topics that it matches."""
+
+    @property
+    def texts_bytes(self) -> int:
+        """Memory of what the member's client chose."""
+        return _chosen_bytes(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +143,11 @@ class HeartbeatRequest:
     principal: str = ""
 
     @property
+    def texts_bytes(self) -> int:
+        """Memory of what it brings."""
+        return _chosen_bytes(self)
+
+    @property
     def is_full(self) -> bool:
         """Whether the answer must have the whole assignment: a join, or everything repeated after an error."""
         repeated = self.topics is not None or self.regex is not None
@@ -150,6 +167,13 @@ class HeartbeatRequest:
             and self.rack_id is None
             and self.rebalance_timeout_ms == UNCHANGED_MS
         )
+
+
+def _chosen_bytes(client: Member | HeartbeatRequest) -> int:
+    texts = client.instance_id, client.assignor, client.regex, client.principal
+    protocols = () if client.classic is None else client.classic.protocols
+    blobs = texts_bytes(name for name, _ in protocols) + texts_bytes(blob for _, blob in protocols)
+    return client_bytes(client) + texts_bytes(texts) + names_bytes(client.topics) + blobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,35 +212,12 @@ class GroupEvent:
     @classmethod
     def of(cls, kind: str, member: EpochMember, cause: str = "", reason: str = "", detail: str = "") -> GroupEvent:
         """An event about one member."""
-        return cls(
-            kind,
-            member.member_id,
-            member.instance_id or "",
-            member.client_id,
-            member.client_host,
-            cause,
-            reason,
-            detail,
-        )
-
-
-class Topics(Protocol):
-    """A snapshot of the topics of one organisation."""
-
-    version: int
-
-    def find(self, name: str) -> tuple[str, int] | None:
-        """Topic id in hex and partition count; None if there is no such topic."""
-
-    def name_of(self, topic_id: str) -> str | None:
-        """The name of the topic with this id in hex; None if there is no such topic."""
-
-    def matching(self, regex: str, principal: str, host: str) -> Iterable[str]:
-        """Names of the topics that a regular expression matches completely, and that a client may describe."""
+        who = member.member_id, member.instance_id or "", member.client_id, member.client_host
+        return cls(kind, *who, cause, reason, detail)
 
 
 M = TypeVar("M", bound=EpochMember)
-T = TypeVar("T")
+T = TypeVar("T", bound=Sized)
 
 
 @dataclass(slots=True)
@@ -260,6 +261,18 @@ class EpochGroup(Generic[M, T]):
     """Members that were asked to rejoin: their time to do so starts now, ms, unless it runs already."""
     events: list[GroupEvent] = field(default_factory=list)
     is_changed: bool = False
+    texts_bytes: int = 0
+    """Memory of what the clients of all members chose."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the group, about."""
+        partitions = 2 * len(self.owners) + sum(map(len, self.targets.values()))
+        return self.texts_bytes + self._own_bytes() + group_bytes(len(self.members), len(self.topics), partitions)
+
+    def _own_bytes(self) -> int:
+        """Memory of what groups of this type have beside the others."""
+        return 0
 
     def copy(self) -> Self:
         """A copy with nothing recorded as changed; members and targets are immutable and shared."""
@@ -313,6 +326,7 @@ class EpochGroup(Generic[M, T]):
             owner = self.owners.setdefault(partition, member.member_id)
             assert owner == member.member_id, f"{partition} is owned by {owner} and {member.member_id}"
         self.members[member.member_id] = member
+        self.texts_bytes += member.texts_bytes
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
         self.dirty.add(member.member_id)
@@ -334,6 +348,7 @@ class EpochGroup(Generic[M, T]):
         return member
 
     def _forget(self, member: M) -> None:
+        self.texts_bytes -= member.texts_bytes
         for partition in member.held:
             del self.owners[partition]
         if member.instance_id is not None:

@@ -175,6 +175,7 @@ def dump_fields(group: ConsumerGroup) -> dict[str, str]:
         "heartbeat_interval_ms": str(group.heartbeat_interval_ms),
         "assignment_interval_ms": str(group.assignment_interval_ms),
         "rollout_grace_ms": str(group.rollout_grace_ms),
+        "held_bytes": str(group.held_bytes),
         "protocol_type": TYPE,
         "protocol": "",
         "leader": "",

@@ -13,8 +13,6 @@ from tidegate.regular_expressions import InvalidRegularExpression, compile_regex
 from tidegate.store.bounded_cache import BoundedCache
 from tidegate.topics.catalog import Catalog
 
-CACHED_BYTES_MAX: Final = 16 << 20
-"""Of the names that patterns match; a group whose patterns do not fit matches them at every decision."""
 PARTITIONS_OF_A_TOPIC: Final = 10
 """Partitions that take as long as a topic to be assigned."""
 _NAME_BYTES: Final = 64
@@ -62,13 +60,16 @@ class TopicView:
 
 
 class CatalogTopics:
-    """The catalogue as the source of views; what patterns match is cached until the catalogue changes."""
+    """The catalogue as the source of views; what patterns match is cached until the catalogue changes.
 
-    def __init__(self, catalog: Catalog) -> None:
+    The cache has `patterns_bytes_max`; a group whose patterns do not fit matches them at every decision.
+    """
+
+    def __init__(self, catalog: Catalog, patterns_bytes_max: int = 0) -> None:
         self.catalog = catalog
         self.may_describe: MayDescribe | None = None
         """None where everybody may describe every topic."""
-        self._matched: BoundedCache[tuple[str, str], tuple[int, frozenset[str]]] = BoundedCache(CACHED_BYTES_MAX)
+        self._matched: BoundedCache[tuple[str, str], tuple[int, frozenset[str]]] = BoundedCache(patterns_bytes_max)
         self._thread = ThreadPoolExecutor(1, "patterns")
 
     def close(self) -> None:

@@ -1,14 +1,12 @@
 """Runs the decisions on share groups against the store: read the group, decide, write if it is still the same.
 
 Any broker serves any member. The heartbeats of one group that arrive while a decision is under way share the next one.
-A broker remembers the groups that it decided on last; the conditional write refuses a decision on an old copy, also one
-that only answers an error. The share-partitions of new topics are initialised before the group is written, so an
-assigned partition always has a start offset.
+The conditional write refuses a decision on an old copy, also one that only answers an error. The share-partitions of
+new topics are initialised before the group is written, so an assigned partition always has a start offset.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,7 +19,7 @@ from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import HeartbeatAnswer
 from tidegate.groups.consumer.stored import dump_target
 from tidegate.groups.consumer.topic_view import CatalogTopics, TopicView
-from tidegate.groups.decision_queue import DecisionQueue, computed
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
@@ -29,6 +27,7 @@ from tidegate.groups.share import stored
 from tidegate.groups.share.decisions import decide, expire
 from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
 from tidegate.groups.share.starting import StartOffsets
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -41,10 +40,9 @@ UPDATE_GROUP = Script("share/update_group")
 _STALE: Final = -101
 SIZE_MAX: Final = 1_000
 """Members of a share group; every assignment is computed of all of them."""
-_TRIES_MAX: Final = 20
-"""Writes of one decision: each refusal means that another broker changed the group, or that a session ended."""
+_ROUNDS_MAX: Final = 20
+"""Writes of one decision on a group as it was read: each refusal means that a session ended."""
 _READS_MAX: Final = 10
-_GROUPS_CACHED_MAX: Final = 1_000
 
 OnDecided = Callable[[Decided], None]
 """Called once with the answer of a heartbeat, or with its error."""
@@ -53,7 +51,7 @@ Work = ShareHeartbeat | None
 """None only expires what is overdue."""
 
 
-class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
+class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer, ShareGroup]):
     """The share groups of this broker's requests. `broker` is the broker name in events."""
 
     def __init__(
@@ -64,15 +62,14 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
         start_offsets: StartOffsets,
         broker: BrokerName = nobody,
     ) -> None:
-        super().__init__(store, "share-group")
+        super().__init__(store, "share-group", shares_of(settings.memory_max))
         self._settings, self._topics, self._broker = settings, topics, broker
         self._start_offsets = start_offsets
-        self._cached: OrderedDict[str, ShareGroup] = OrderedDict()
 
     async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[Decided]:
         expired: list[str] = []
-        for _ in range(_TRIES_MAX):
-            base = self._cached.get(keys.group) or await self.read(keys)
+        base = self.cached.get(keys.group) or await self.read(keys)
+        for _ in range(_ROUNDS_MAX):
             topics = await self._fresh_topics(keys, base, works)
             group = base.copy()
             expire(group, expired)
@@ -87,11 +84,9 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
                 answers = [HeartbeatAnswer("", group.epoch) if one is None else next(decided) for one in works]
                 return [_with_interval(answer, reply[1]) for answer in answers]
             if code == _STALE:
-                self._forget(keys)
-                expired = []
-            else:
-                expired += [member_id.decode() for member_id in reply]
-        raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+                raise StaleDecision
+            expired += [member_id.decode() for member_id in reply]
+        raise CoordinatorLoadInProgress("sessions of the group end faster than it can be decided on")
 
     async def _fresh_topics(self, keys: GroupKeys, group: ShareGroup, works: Sequence[Work]) -> TopicView:
         """The topics; read again if they may have changed since the group's target, or a subscription is new."""
@@ -135,17 +130,6 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer]):
             args += [len(one), *one]
         extend_sessions_after_outage(self._store, keys, consumers=True)
         return await self._run_script(UPDATE_GROUP, key_names, args)
-
-    def _forget(self, keys: GroupKeys) -> None:
-        self._cached.pop(keys.group, None)
-
-    def _remember(self, keys: GroupKeys, group: ShareGroup, version: int) -> None:
-        self._forget(keys)
-        if group.members:
-            group.version = version
-            self._cached[keys.group] = group
-        while len(self._cached) > _GROUPS_CACHED_MAX:
-            self._cached.popitem(last=False)
 
 
 def _with_interval(answer: Decided, interval_ms: int) -> Decided:

@@ -13,7 +13,9 @@ from dataclasses import replace
 from tidegate.errors import GroupIdNotFound, GroupMaxSizeReached, KafkaError, UnknownMemberId
 from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.errors import FencedMemberEpoch
-from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, NO_PARTITIONS, HeartbeatAnswer, Topics
+from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, NO_PARTITIONS, HeartbeatAnswer
+from tidegate.groups.consumer.topics import Topics
+from tidegate.groups.held_bytes import check_size
 from tidegate.groups.share.assignor import assign_simple
 from tidegate.groups.share.model import (
     ShareGroup,
@@ -51,6 +53,8 @@ def _remove_member(group: ShareGroup, member_id: str, kind: str, cause: str = ""
 
 def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) -> Decided | ShareHeartbeat:
     try:
+        if request.member_epoch >= JOIN_EPOCH:
+            check_size(group, request)
         if request.member_epoch == JOIN_EPOCH:
             return _join(group, request, size_max)
         if not group.is_stored:

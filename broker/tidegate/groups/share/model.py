@@ -9,6 +9,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from tidegate.groups.consumer.model import JOIN_EPOCH, NO_PARTITIONS, Partitions
+from tidegate.groups.held_bytes import client_bytes, group_bytes, names_bytes
 
 
 class ShareGroupState(enum.StrEnum):
@@ -32,6 +33,11 @@ class ShareMember:
     topics: frozenset[str] = frozenset()
     assigned: Partitions = NO_PARTITIONS
 
+    @property
+    def texts_bytes(self) -> int:
+        """Memory of what the member's client chose."""
+        return client_bytes(self) + names_bytes(self.topics)
+
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
@@ -44,6 +50,11 @@ class ShareHeartbeat:
     client_id: str = ""
     client_host: str = ""
     client_software: str = ""
+
+    @property
+    def texts_bytes(self) -> int:
+        """Memory of what it brings."""
+        return client_bytes(self) + names_bytes(self.topics)
 
     @property
     def is_plain(self) -> bool:
@@ -94,6 +105,15 @@ class ShareGroup:
     renewed: set[str] = field(default_factory=set)
     events: list[ShareGroupEvent] = field(default_factory=list)
     is_changed: bool = False
+    texts_bytes: int = 0
+    """Memory of what the clients of all members chose."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the group, about."""
+        assigned = sum(len(member.assigned) for member in self.members.values())
+        partitions = assigned + sum(map(len, self.targets.values()))
+        return self.texts_bytes + group_bytes(len(self.members), len(self.topics), partitions)
 
     def copy(self) -> ShareGroup:
         """A copy with nothing recorded as changed; members and targets are immutable and shared."""
@@ -122,8 +142,10 @@ class ShareGroup:
 
     def put(self, member: ShareMember) -> None:
         """Store a member's new record."""
-        if self.members.get(member.member_id) == member:
+        old = self.members.get(member.member_id)
+        if old == member:
             return
+        self.texts_bytes += member.texts_bytes - (0 if old is None else old.texts_bytes)
         self.members[member.member_id] = member
         self.dirty.add(member.member_id)
         self.removed.discard(member.member_id)
@@ -132,6 +154,7 @@ class ShareGroup:
     def remove(self, member_id: str) -> ShareMember:
         """Remove a member and its target. The caller bumps the epoch."""
         member = self.members.pop(member_id)
+        self.texts_bytes -= member.texts_bytes
         self.targets.pop(member_id, None)
         for changed in (self.dirty, self.dirty_targets, self.renewed):
             changed.discard(member_id)

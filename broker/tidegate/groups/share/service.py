@@ -21,6 +21,7 @@ from tidegate.groups.share.sessions import Acquirer, SharePartition, ShareSessio
 from tidegate.groups.share.starting import StartOffsets
 from tidegate.groups.share.wakeups import ShareWakeups
 from tidegate.groups.share.windows import Windows
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -57,7 +58,7 @@ class ShareService:
         self.records = ShareRecords(store, prove)
         self.start_offsets = StartOffsets(store, self._log)
         self.groups = ShareGroups(store, settings, CatalogTopics(catalog), self.start_offsets, broker)
-        self.sessions = ShareSessions(SESSIONS_MAX, self._session_ended)
+        self.sessions = ShareSessions(SESSIONS_MAX, shares_of(settings.memory_max).share_sessions, self._session_ended)
         self.wakeups = ShareWakeups(store.pubsub)
         self.windows = Windows()
         self.dead_letters = DeadLetters(store, settings, catalog, log_of)

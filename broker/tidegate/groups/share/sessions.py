@@ -19,8 +19,8 @@ from tidegate.store.keys import GroupKeys
 FIRST_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 _EPOCH_MAX: Final = 2_147_483_647
-PARTITIONS_MAX: Final = 200_000
-"""Share-partitions of all sessions of a broker, about 300 bytes each."""
+PARTITION_BYTES: Final = 500
+"""Memory of a share-partition in a session."""
 CONNECTION_SESSIONS_MAX: Final = 8
 """A client has one session on its connection to a broker."""
 CONNECTION_PARTITIONS_MAX: Final = 20_000
@@ -111,10 +111,14 @@ class ShareSession:
 
 
 class ShareSessions:
-    """The share sessions of one broker; `on_ended` gets those that end because their connection is closed."""
+    """The share sessions of one broker, up to a number and to `bytes_max` of memory.
 
-    def __init__(self, sessions_max: int, on_ended: Callable[[ShareSession], None]) -> None:
+    `on_ended` gets those that end because their connection is closed.
+    """
+
+    def __init__(self, sessions_max: int, bytes_max: int, on_ended: Callable[[ShareSession], None]) -> None:
         self._max, self._on_ended = sessions_max, on_ended
+        self._partitions_max = bytes_max // PARTITION_BYTES
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._size = 0
 
@@ -165,8 +169,8 @@ class ShareSessions:
         self._size += session.size - before
 
     def _check_limit(self, added: int) -> None:
-        if self._size + added > PARTITIONS_MAX:
-            raise ShareSessionLimitReached(f"the share sessions of this broker have {PARTITIONS_MAX} partitions")
+        if self._size + added > self._partitions_max:
+            raise ShareSessionLimitReached(f"the share sessions of this broker have {self._partitions_max} partitions")
 
     def _check_connection(self, connection_id: int, size: int, session: ShareSession | None) -> None:
         """Raises ShareSessionLimitReached if a session of this size is too much beside the connection's others."""

@@ -54,6 +54,7 @@ def dump_fields(group: ShareGroup) -> dict[str, str]:
         "target_epoch": str(group.target_epoch),
         "topics": to_json({name: group.topics[name] for name in sorted(group.topics)}),
         "topics_version": str(group.topics_version),
+        "held_bytes": str(group.held_bytes),
         "protocol_type": TYPE,
         "protocol": "",
         "leader": "",

@@ -1,14 +1,13 @@
 """Runs the decisions on streams groups against the store: read the group, decide, write if it is still the same.
 
-Any broker serves any member. A broker remembers the groups that it decided on last; the conditional write refuses a
-decision on an old copy, also one that only answers an error. Internal topics that are missing are created before the
-decision is stored, so that the member that brings the topology has its tasks with its first answer.
+Any broker serves any member. The conditional write refuses a decision on an old copy, also one that only answers an
+error. Internal topics that are missing are created before the decision is stored, so that the member that brings the
+topology has its tasks with its first answer.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,25 +18,26 @@ import structlog
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError, TopicAlreadyExists
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS, STREAMS_SESSION_TIMEOUT_MS, STREAMS_VALUES
 from tidegate.groups.consumer.membership import Expired, Removal
-from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent, Topics
+from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent
 from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.consumer.update import STALE, UPDATE_EPOCH_GROUP, StoredForm, expired_members, update_call
-from tidegate.groups.decision_queue import DecisionQueue
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.streams import stored
 from tidegate.groups.streams.decisions import StreamsDecided, decide, expire, remove
 from tidegate.groups.streams.model import StreamsAnswer, StreamsGroup, StreamsHeartbeat
 from tidegate.groups.streams.topology import InternalTopic, StatusCode
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.store import Store
 
-_TRIES_MAX: Final = 20
-"""Writes of one decision: each refusal means that another broker changed the group, or that a deadline passed."""
+_ROUNDS_MAX: Final = 20
+"""Writes of one decision on a group as it was read: each refusal means that a deadline passed."""
 _READS_MAX: Final = 10
-_GROUPS_CACHED_MAX: Final = 1_000
 INLINE_MEMBERS_MAX: Final = 64
 """Above it a decision runs in a thread: assigning 2,000 tasks to 400 members takes a second."""
 
@@ -50,7 +50,7 @@ Work = StreamsHeartbeat | Removal | None
 """None only expires what is overdue."""
 
 
-class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
+class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, StreamsGroup]):
     """The streams groups of this broker's requests. `broker` is the broker name in events."""
 
     def __init__(
@@ -61,16 +61,14 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
         create_topic: CreateTopic,
         broker: BrokerName = nobody,
     ) -> None:
-        super().__init__(store, "streams-group")
+        super().__init__(store, "streams-group", shares_of(settings.memory_max))
         self._settings, self._topics, self._create_topic, self._broker = settings, topics, create_topic, broker
-        self.cached: OrderedDict[str, StreamsGroup] = OrderedDict()
-        """By the name of its hash: the groups with members that this broker decided on last."""
 
     async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[StreamsDecided]:
         expired: list[Expired] = []
         failures: list[str] | None = None
-        for _ in range(_TRIES_MAX):
-            base = self.cached.get(keys.group) or await self.read(keys)
+        base = self.cached.get(keys.group) or await self.read(keys)
+        for _ in range(_ROUNDS_MAX):
             group = base.copy()
             topics = await self._fresh_topics(keys, base, works)
             apply = partial(_apply, group, works, topics, self._settings, expired)
@@ -88,11 +86,9 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
                 interval_ms = group.heartbeat_interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
                 return [_completed(answer, interval_ms, failures or ()) for answer in answers]
             if code == STALE:
-                self._forget(keys)
-                expired = []
-            else:
-                expired += expired_members(reply)
-        raise CoordinatorLoadInProgress("the group changes faster than it can be decided on")
+                raise StaleDecision
+            expired += expired_members(reply)
+        raise CoordinatorLoadInProgress("deadlines of the group pass faster than it can be decided on")
 
     async def _fresh_topics(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> Topics:
         """The topics; read again if they may have changed since the group's target, or a topology is new."""
@@ -165,19 +161,6 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer]):
         )
         call = await update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
         return await self._run_script(UPDATE_EPOCH_GROUP, *call)
-
-    # -- the cache
-
-    def _remember(self, keys: GroupKeys, group: StreamsGroup, version: int) -> None:
-        self._forget(keys)
-        if group.members:
-            group.version = version
-            self.cached[keys.group] = group
-        while len(self.cached) > _GROUPS_CACHED_MAX:
-            self.cached.popitem(last=False)
-
-    def _forget(self, keys: GroupKeys) -> None:
-        self.cached.pop(keys.group, None)
 
 
 def _apply(

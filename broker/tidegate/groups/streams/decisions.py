@@ -29,8 +29,9 @@ from tidegate.groups.consumer.model import (
     UNCHANGED_MS,
     GroupEvent,
     MemberState,
-    Topics,
 )
+from tidegate.groups.consumer.topics import Topics
+from tidegate.groups.held_bytes import check_size
 from tidegate.groups.streams.assignor import STICKY, TaskRunner, assign_sticky
 from tidegate.groups.streams.model import (
     NO_TASKS,
@@ -103,6 +104,8 @@ def _enter_or_refuse(group: StreamsGroup, request: StreamsHeartbeat, size_max: i
     try:
         if request.topology is not None:
             check_topology(group, request.topology)
+        if request.member_epoch >= 0:
+            check_size(group, request)
         if request.is_join:
             return _join(group, request, size_max)
         if not group.is_streams:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from tidegate.groups.consumer.model import (
@@ -19,6 +20,7 @@ from tidegate.groups.consumer.model import (
     Partition,
     Partitions,
 )
+from tidegate.groups.held_bytes import client_bytes, partitions_bytes, texts_bytes
 from tidegate.groups.model import MemberRef
 from tidegate.groups.streams.topology import Configured, Status, Topology
 
@@ -42,11 +44,13 @@ class Tasks:
     def __le__(self, other: Tasks) -> bool:
         return self.active <= other.active and self.standby <= other.standby
 
-    def __bool__(self) -> bool:
-        return bool(self.active or self.standby)
+    def __len__(self) -> int:
+        return len(self.active) + len(self.standby)
 
 
 NO_TASKS: Final = Tasks()
+_TAG_BYTES: Final = 80
+"""A tag beside its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,12 @@ class StreamsMember(EpochMember):
     client_tags: tuple[tuple[str, str], ...] = ()
     standby: Partitions = NO_PARTITIONS
     standby_revoking: Partitions = NO_PARTITIONS
+
+    @property
+    def texts_bytes(self) -> int:
+        """Memory of what the member's client chose, and of its standby tasks."""
+        standby = partitions_bytes(len(self.standby) + len(self.standby_revoking))
+        return _chosen_bytes(self) + standby
 
     @property
     def tasks(self) -> Tasks:
@@ -94,6 +104,11 @@ class StreamsHeartbeat:
     """Whether the member's client may create a topic."""
 
     @property
+    def texts_bytes(self) -> int:
+        """Memory of what it brings, without the topology."""
+        return _chosen_bytes(self)
+
+    @property
     def is_join(self) -> bool:
         """Whether the member joins, or joins again."""
         return self.member_epoch == JOIN_EPOCH
@@ -113,6 +128,12 @@ class StreamsHeartbeat:
             and not self.shutdown
             and all(one is None for one in reported)
         )
+
+
+def _chosen_bytes(client: StreamsMember | StreamsHeartbeat) -> int:
+    texts = client.instance_id, client.process_id, None if client.endpoint is None else client.endpoint[0]
+    tags = client.client_tags or ()
+    return client_bytes(client) + texts_bytes(texts) + texts_bytes(chain.from_iterable(tags)) + _TAG_BYTES * len(tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +175,9 @@ class StreamsGroup(EpochGroup[StreamsMember, Tasks]):
     """Standby tasks of each task with state, by the group's configs."""
     assigned_replicas: int = 0
     """Those that the target was computed with."""
+
+    def _own_bytes(self) -> int:
+        return 0 if self.topology is None else self.topology.held_bytes
 
     def use_configs(self, configured: Sequence[int]) -> None:
         """Take over the group's configs, in the order of `configs.STREAMS_VALUES`; 0 is not set."""

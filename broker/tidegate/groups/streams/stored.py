@@ -121,6 +121,7 @@ def dump_fields(group: StreamsGroup) -> dict[str, str]:
         "target_epoch": str(group.target_epoch),
         "topics": to_json({name: group.topics[name] for name in sorted(group.topics)}),
         "topics_version": str(group.topics_version),
+        "held_bytes": str(group.held_bytes),
         "session_timeout_ms": str(group.session_timeout_ms),
         "heartbeat_interval_ms": str(group.heartbeat_interval_ms),
         "standby_replicas": str(group.standby_replicas),

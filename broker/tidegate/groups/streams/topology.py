@@ -10,9 +10,11 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Final
 
-from tidegate.groups.consumer.model import Topics
+from tidegate.groups.consumer.topics import Topics
+from tidegate.groups.held_bytes import names_bytes, texts_bytes
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 
 _NAMES_SHOWN_MAX: Final = 3
@@ -68,6 +70,23 @@ class Topology:
     def find(self, subtopology_id: str) -> Subtopology | None:
         """The subtopology with an id."""
         return next((one for one in self.subtopologies if one.subtopology_id == subtopology_id), None)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the topology, about; in a group also of the tasks and topics that it was configured with."""
+        found = 0
+        for one in self.subtopologies:
+            internal = (*one.repartition_sources, *one.changelogs)
+            names = (
+                one.subtopology_id,
+                *one.source_topics,
+                *one.repartition_sinks,
+                *(topic.name for topic in internal),
+            )
+            configs = chain.from_iterable(chain.from_iterable(topic.configs) for topic in internal)
+            copartitioned = sum(map(names_bytes, one.copartition_groups))
+            found += 2_000 + 300 * len(internal) + texts_bytes(names) + texts_bytes(configs) + copartitioned
+        return found
 
     @property
     def source_topics(self) -> set[str]:
