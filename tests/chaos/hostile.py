@@ -38,13 +38,12 @@ FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
 CORRELATION_ID = 7
 SETTINGS = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-CALLBACK_MS_MAX = 75.0
-"""CPU time of one callback of the event loop while the neighbour, Redis and this process share two cores and their
-caches; alone it is below 50."""
-P99_MS_MAX = 100.0
-"""The neighbour's p99."""
+CALLBACK_MS_MAX = 150.0
+"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
+P99_MS_MAX = 150.0
+"""The neighbour's p99 where the machine is not slower than at the measurement; there it is below 60."""
 REFERENCE_MS = 12.0
-"""CPU time of `_reference` where the limits were measured."""
+"""CPU time of `_reference` at the measurement."""
 GROWTH_MIB_MAX = 128
 """What a request may take beside twice its frame."""
 

@@ -145,9 +145,9 @@ async def test_leave_group_removes_many_members_in_one_decision(wire: Wire, monk
     decided: list[int] = []
     decide = ConsumerGroups._decide
 
-    async def watched(self: ConsumerGroups, keys: Any, works: Any) -> Any:
+    async def watched(self: ConsumerGroups, keys: Any, base: Any, works: Any) -> Any:
         decided.append(len(works))
-        return await decide(self, keys, works)
+        return await decide(self, keys, base, works)
 
     monkeypatch.setattr(ConsumerGroups, "_decide", watched)
     schema: Any = load_request_schema(LEAVE, 5)

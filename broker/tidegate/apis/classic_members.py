@@ -13,6 +13,7 @@ from tidegate.errors import (
     InconsistentGroupProtocol,
     KafkaError,
     MemberIdRequired,
+    RebalanceInProgress,
 )
 from tidegate.groups import classic
 from tidegate.groups.consumer.classic_members import ClassicCall, ClassicJoin
@@ -97,7 +98,7 @@ async def sync(call: Call, keys: GroupKeys, request: SyncRequest) -> Synced:
         lambda: _sync_consumers(call, keys, request), lambda: classic.sync(call.context.waits, keys, request)
     )
     if synced is None:
-        raise CoordinatorLoadInProgress
+        raise RebalanceInProgress
     return synced
 
 
@@ -106,7 +107,10 @@ async def _sync_consumers(call: Call, keys: GroupKeys, request: SyncRequest) -> 
     who = request.member_ref
     asked = ClassicCall(who.member_id, who.generation, who.instance_id, True, request.protocol_type, request.protocol)
     groups = call.context.consumers.groups
-    synced = await groups.run(keys, asked, call.client)
+    try:
+        synced = await groups.run(keys, asked, call.client)
+    except CoordinatorLoadInProgress:
+        raise RebalanceInProgress from None  # as Kafka: clients do not expect the other code here
     if synced.assignment and call.context.catalog.record_topics:
         await note_consumer_owner(call, keys, who.member_id, synced.assignment)
     assigned = by_name(synced.assignment or (), groups.topics.view(keys.org))

@@ -58,6 +58,7 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
     by_id = call.version >= _IDS_FROM
     codes: dict[tuple[Any, int], ErrorCode] = {}
     entries: list[str] = []
+    lease_ends_ms = call.context.broker_lease.ends_ms
     await call.context.catalog.refresh()  # an offset of a topic that was deleted, and possibly recreated, would be lost
     for asked in request.topics:
         label = asked.topic_id if by_id else asked.name
@@ -75,7 +76,7 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
                 entries.append(entry_json(one.committed_offset, one.committed_leader_epoch, topic.topic_hex, metadata))
     code = ErrorCode.none
     try:
-        await _stage(call, request, entries)
+        await _stage(call, request, entries, lease_ends_ms)
     except ProducerFenced as error:
         code = InvalidProducerEpoch(error.message).code
     except (StaleMemberEpoch, GroupIdNotFound) as error:
@@ -105,12 +106,11 @@ async def _topic_of(call: Call, label: Any) -> Topic | None:
     return None if label is None else await call.context.catalog.find_by_id(call.org, label)
 
 
-async def _stage(call: Call, request: Any, entries: list[str]) -> None:
+async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: int) -> None:
     """Confirm the transaction, then stage: by another order a late request would stage behind its transaction's end."""
     if not request.group_id:
         raise InvalidGroupId
     coordinator, keys = call.context.transactions, keys_of(call, request.transactional_id)
-    lease = call.context.broker_lease
     group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
     commit = Commit(request.generation_id, request.member_id, request.group_instance_id, entries)
     for attempt in range(1, _STAGE_TRIES + 1):
@@ -128,7 +128,7 @@ async def _stage(call: Call, request: Any, entries: list[str]) -> None:
         try:
             async with call.context.logs.durability.confirmed(call.store.node(group_keys.group)):
                 await staged_offsets.stage(
-                    call.store, group_keys, commit, producer_id, one.ended_ms, lambda: lease.ends_ms
+                    call.store, group_keys, commit, producer_id, one.ended_ms, lambda: lease_ends_ms
                 )
         except ConcurrentTransactions:  # the transaction ended in between: ask again
             if attempt == _STAGE_TRIES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -48,12 +48,14 @@ Group = TypeVar("Group", bound=HeldGroup)
 
 INLINE_SIZE_MAX: Final = 200
 """The topics of all members together, and a tenth of their partitions: up to it a decision takes some milliseconds."""
+_BYTES_OF_SIZE: Final = 100
+"""Of stored members: reading them takes as long as a decision on one topic."""
 _THREAD: Final = ThreadPoolExecutor(1, "decisions")
 """One, as several that compute would keep the interpreter lock from the event loop for hundreds of milliseconds."""
 
 _TRIES_MAX: Final = 20
 """Decisions on the same work: each refusal means that another broker changed the group."""
-GIVEN_UP_S: Final = 2.0
+GIVEN_UP_S: Final = 5.0
 """Age of work, s, from which on a client that has closed its connection has given up; a leave may come just before."""
 LATE_S: Final = 10.0
 """Age of work, s, from which on its client may have given up unnoticed: its network may be cut."""
@@ -89,6 +91,11 @@ class _Queued(NamedTuple):
         return age_s > LATE_S or (age_s > GIVEN_UP_S and self.client.closed)
 
 
+def stored_sizes(*stored: Mapping[bytes, bytes]) -> Iterator[int]:
+    """How much reading stored members and targets adds, for `computed`."""
+    return (len(text) // _BYTES_OF_SIZE for texts in stored for text in texts.values())
+
+
 async def computed(sizes: Iterable[int], compute: Callable[[], Computed]) -> Computed:
     """Compute a decision, in the thread if it compares more subscriptions or partitions than `INLINE_SIZE_MAX`."""
     size = 0
@@ -110,7 +117,7 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         self._queues: dict[str, list[_Queued]] = {}
         self._tasks = TaskSet()
         self._large = Admissions(shares.decisions)
-        self.cached: BoundedCache[str, Group] = BoundedCache(shares.groups)
+        self.cached: BoundedCache[str, Group] = BoundedCache(shares.groups, keeps_one=True)
         """By the name of its hash: the groups with members that this broker decided on last."""
         self.on_stored: list[Callable[[GroupKeys, int, int], None]] = []
         """Called with the group's epoch and version when a decision changed it, before its requests are answered."""
@@ -122,8 +129,14 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         """Cancel the decisions under way."""
         await self._tasks.close()
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[Work | None]) -> Sequence[Answer | KafkaError]:
-        """Raises StaleDecision, KafkaError."""
+    async def _read_for(self, keys: GroupKeys, works: Sequence[Work | None]) -> Group:
+        """The stored group. Raises KafkaError."""
+        raise NotImplementedError
+
+    async def _decide(
+        self, keys: GroupKeys, base: Group, works: Sequence[Work | None]
+    ) -> Sequence[Answer | KafkaError]:
+        """Decide on a group as it was read. Raises StaleDecision, KafkaError."""
         raise NotImplementedError
 
     def submit(
@@ -177,13 +190,13 @@ class DecisionQueue(Generic[Work, Answer, Group]):
             for one in self._queues.pop(keys.group, ()):
                 one.on_decided(StoreUnavailable("closed"))
 
-    async def _answer(self, keys: GroupKeys, queued: Sequence[_Queued]) -> None:
+    async def _answer(self, keys: GroupKeys, queued: list[_Queued]) -> None:
         for _ in range(_TRIES_MAX):
-            queued = self._still_waiting(keys, queued)
+            self._refuse_late(keys, queued)
             if not queued:
                 return
             try:
-                answers = await self._decided(keys, [one.work for one in queued])
+                answers = await self._decided(keys, queued)
             except StaleDecision:
                 self._forget(keys)
                 continue
@@ -199,8 +212,8 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         changes = CoordinatorLoadInProgress("the group changes faster than it can be decided on")
         _hand_out(queued, [changes] * len(queued))
 
-    def _still_waiting(self, keys: GroupKeys, queued: Sequence[_Queued]) -> Sequence[_Queued]:
-        """Answer the work of clients that may have given up; the rest."""
+    def _refuse_late(self, keys: GroupKeys, queued: list[_Queued]) -> None:
+        """Answer and remove the work of clients that may have given up."""
         now_s = asyncio.get_running_loop().time()
         late: list[_Queued] = []
         waiting: list[_Queued] = []
@@ -209,19 +222,26 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         if late:
             logger.warning("late_group_work_refused", group=keys.ref, kind=self._name, count=len(late))
             _hand_out(late, [CoordinatorLoadInProgress("the request waited too long")] * len(late))
-        return waiting
+            queued[:] = waiting
 
-    async def _decided(self, keys: GroupKeys, works: Sequence[Work | None]) -> Sequence[Answer | KafkaError]:
-        """Decide; on a large group that must be read, only while the others together are small enough."""
-        if self.cached.get(keys.group) is None:
-            size = int(await self._store.read("HGET", keys.group, "held_bytes") or 0)
-            if size > _SMALL_BYTES:
-                admission = await self._large.admit(size)
-                try:
-                    return await self._decide(keys, works)
-                finally:
-                    admission.end()
-        return await self._decide(keys, works)
+    async def _decided(self, keys: GroupKeys, queued: list[_Queued]) -> Sequence[Answer | KafkaError]:
+        """Decide; on a large group that must be read, only while the others together are small enough.
+
+        What the group was read for may have waited long by then; what comes after that is covered by the conditional
+        write.
+        """
+        base = self.cached.get(keys.group)
+        if base is not None:
+            return await self._decide(keys, base, [one.work for one in queued])
+        size = int(await self._store.read("HGET", keys.group, "held_bytes") or 0)
+        admission = await self._large.admit(size) if size > _SMALL_BYTES else None
+        try:
+            base = await self._read_for(keys, [one.work for one in queued])
+            self._refuse_late(keys, queued)
+            return await self._decide(keys, base, [one.work for one in queued]) if queued else ()
+        finally:
+            if admission is not None:
+                admission.end()
 
     # -- the cache
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from sys import getsizeof
-from typing import Final, Protocol
+from typing import Any, Final
 
 from tidegate.errors import GroupMaxSizeReached
 
@@ -14,48 +12,53 @@ _MEMBER_BYTES: Final = 1_200
 _PARTITION_BYTES: Final = 200
 """One partition of a member, of a target, or of the group's owners."""
 _TOPIC_BYTES: Final = 500
+_TEXT_BYTES: Final = 160
+"""A text beside its characters, with its place in a set or tuple."""
+_CHARACTER_BYTES: Final = 4
+"""Of a text that is not ASCII."""
 TEXTS_BYTES_MAX: Final = 64 << 20
-"""What the clients of a group's members may choose: ids, names, subscriptions (100,000 topic names have 10 MB)."""
+"""What the clients of a group's members may choose: ids, names, subscriptions (100,000 topic names have 18 MB)."""
+_TEXTS: Final = (
+    "member_id", "instance_id", "rack_id", "client_id", "client_host", "client_software", "assignor", "regex",
+    "principal", "topics", "classic", "process_id", "endpoint", "client_tags",
+)  # fmt: skip
+"""Attributes of members of all types, and of their requests."""
 
 
-class Client(Protocol):
-    """A member, or its request: the texts that every member has."""
+def text_bytes(value: Any) -> int:
+    """Memory of a text, of bytes, or of a set or tuple of them; None and numbers have none.
 
-    @property
-    def member_id(self) -> str:
-        """Of the member."""
-
-    @property
-    def rack_id(self) -> str | None:
-        """Where it runs."""
-
-    @property
-    def client_id(self) -> str:
-        """What its client calls itself."""
-
-    @property
-    def client_host(self) -> str:
-        """Its address."""
-
-    @property
-    def client_software(self) -> str:
-        """Name and version of its library."""
+    It is the same at any time: `sys.getsizeof` grows when a string was encoded once.
+    """
+    if isinstance(value, str):
+        return _TEXT_BYTES + len(value) * (1 if value.isascii() else _CHARACTER_BYTES)
+    if isinstance(value, bytes):
+        return _TEXT_BYTES + len(value)
+    if isinstance(value, frozenset):
+        together = "".join(value)
+        return _TEXT_BYTES * len(value) + len(together) * (1 if together.isascii() else _CHARACTER_BYTES)
+    if isinstance(value, tuple):
+        return sum(map(text_bytes, value))
+    return 0 if value is None or isinstance(value, int) else text_bytes(value.protocols)
 
 
-def client_bytes(client: Client) -> int:
-    """Memory of the texts that every member has."""
-    texts = client.member_id, client.rack_id, client.client_id, client.client_host, client.client_software
-    return sum(map(getsizeof, texts))
+def texts_bytes(member: Any) -> int:
+    """Memory of what a member's client chose."""
+    return sum(text_bytes(getattr(member, name, None)) for name in _TEXTS)
 
 
-def texts_bytes(texts: Iterable[str | bytes | None]) -> int:
-    """Memory of texts without what holds them."""
-    return sum(map(getsizeof, texts))
+def check_size(group: Any, request: Any, known: Any = None) -> None:
+    """Refuse a request that would make the group larger than every broker can hold; `known` is what it changes.
 
-
-def names_bytes(names: frozenset[str] | None) -> int:
-    """Memory of a set of names."""
-    return 0 if not names else getsizeof(names) + sum(map(getsizeof, names))
+    Raises GroupMaxSizeReached.
+    """
+    added = 0
+    for name in _TEXTS:
+        new = getattr(request, name, None)
+        if new is not None:
+            added += text_bytes(new) - text_bytes(getattr(known, name, None))
+    if added > 0 and group.texts_bytes + added > TEXTS_BYTES_MAX:
+        raise GroupMaxSizeReached(f"the subscriptions of the group's members have more than {TEXTS_BYTES_MAX} bytes")
 
 
 def partitions_bytes(count: int) -> int:
@@ -66,38 +69,3 @@ def partitions_bytes(count: int) -> int:
 def group_bytes(members: int, topics: int, partitions: int) -> int:
     """Memory of a group beside what clients chose; `partitions` are those of all members and targets."""
     return _GROUP_BYTES + _MEMBER_BYTES * members + _TOPIC_BYTES * topics + partitions_bytes(partitions)
-
-
-class Sized(Protocol):
-    """A member, or what it brings."""
-
-    @property
-    def member_id(self) -> str:
-        """Its id."""
-
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of its texts."""
-
-
-class SizedGroup(Protocol):
-    """A group of any type."""
-
-    @property
-    def members(self) -> Mapping[str, Sized]:
-        """Its members by their ids."""
-
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what the clients of all members chose."""
-
-
-def check_size(group: SizedGroup, request: Sized) -> None:
-    """Refuse texts of a member that would make the group larger than every broker can hold.
-
-    Raises GroupMaxSizeReached.
-    """
-    known = group.members.get(request.member_id)
-    added = request.texts_bytes - (0 if known is None else known.texts_bytes)
-    if added > 0 and group.texts_bytes + added > TEXTS_BYTES_MAX:
-        raise GroupMaxSizeReached(f"the subscriptions of the group's members have more than {TEXTS_BYTES_MAX} bytes")

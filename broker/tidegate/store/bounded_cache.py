@@ -13,12 +13,16 @@ ENTRY_BYTES: Final = 500
 
 
 class BoundedCache(Generic[K, V]):
-    """Entries up to `bytes_max`; the oldest are dropped first. `get` is a plain dict lookup, for the hot path."""
+    """Entries up to `bytes_max`; the oldest are dropped first. `get` is a plain dict lookup, for the hot path.
 
-    __slots__ = ("_bytes", "_bytes_max", "_sizes", "_values", "get")
+    With `keeps_one` it holds the newest one, however large.
+    """
 
-    def __init__(self, bytes_max: int) -> None:
+    __slots__ = ("_bytes", "_bytes_max", "_least", "_sizes", "_values", "get")
+
+    def __init__(self, bytes_max: int, *, keeps_one: bool = False) -> None:
         self._bytes_max = bytes_max
+        self._least = int(keeps_one)
         self._bytes = 0
         self._values: dict[K, V] = {}
         self._sizes: dict[K, int] = {}
@@ -33,14 +37,14 @@ class BoundedCache(Generic[K, V]):
         return self._bytes
 
     def put(self, key: K, value: V, size: int) -> None:
-        """Hold a value of `size` bytes; one above the limit is not held."""
+        """Hold a value of `size` bytes; one above the limit is not held without `keeps_one`."""
         self.drop(key)
         size += ENTRY_BYTES
-        if size > self._bytes_max:
+        if size > self._bytes_max and not self._least:
             return
         self._values[key], self._sizes[key] = value, size
         self._bytes += size
-        while self._bytes > self._bytes_max:
+        while self._bytes > self._bytes_max and len(self._values) > self._least:
             self.drop(next(iter(self._values)))
 
     def drop(self, key: K) -> None:

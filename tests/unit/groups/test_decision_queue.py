@@ -44,9 +44,15 @@ class Decisions(DecisionQueue[str, str, Held]):
         self.decided: list[list[str | None]] = []
         self.stale = 0
         self.during: list[Any] = []
+        self.reading: list[Any] = []
         self.at_work = self.most_at_work = 0
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
+    async def _read_for(self, keys: GroupKeys, works: Sequence[str | None]) -> Held:
+        if self.reading:
+            self.reading.pop()()
+        return Held(1)
+
+    async def _decide(self, keys: GroupKeys, base: Held, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
         self.decided.append(list(works))
         self.at_work += 1
         self.most_at_work = max(self.most_at_work, self.at_work)
@@ -120,6 +126,19 @@ async def test_join_is_not_repeated_for_a_client_that_may_have_given_up(
     assert decisions.decided == [["join"]]
 
 
+async def test_join_that_waited_for_its_group_is_refused_before_it_is_decided(moved: Moved) -> None:
+    decisions, client = Decisions(), Client()
+
+    def stand_still() -> None:
+        moved.s += GIVEN_UP_S + 1
+        client.closed = True
+
+    decisions.reading = [stand_still]
+    with pytest.raises(CoordinatorLoadInProgress):
+        await decisions.run(KEYS, "join", client)
+    assert decisions.decided == []
+
+
 async def test_work_that_waited_behind_a_stop_is_refused_and_later_work_is_done(moved: Moved) -> None:
     decisions, gone = Decisions(), Client()
     answers: dict[str, Any] = {}
@@ -167,5 +186,6 @@ async def test_cached_groups_have_their_share_of_memory() -> None:
     assert decisions.cached.bytes <= share
 
     decisions._remember(OTHERS[3], Held(1, members=()), 8)
-    decisions._remember(OTHERS[0], Held(share), 8)
     assert [decisions.cached.get(keys.group) is not None for keys in OTHERS] == [False, False, True, False]
+    decisions._remember(OTHERS[0], Held(9 * share), 8)
+    assert [decisions.cached.get(keys.group) is not None for keys in OTHERS] == [True, False, False, False]

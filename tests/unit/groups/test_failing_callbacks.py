@@ -247,7 +247,10 @@ async def test_waiting_request_fails_where_its_group_stays_unreadable(
 class Decisions(DecisionQueue[str, str, Any]):
     """Decides nothing: the answer is the work."""
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
+    async def _read_for(self, keys: GroupKeys, works: Sequence[str | None]) -> Any:
+        return None
+
+    async def _decide(self, keys: GroupKeys, base: Any, works: Sequence[str | None]) -> Sequence[str | KafkaError]:
         return [str(work) for work in works]
 
 

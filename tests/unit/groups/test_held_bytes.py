@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
+import hiredis
 import pytest
 
 from tests.support.streams import word_count
@@ -15,7 +16,7 @@ from tidegate.errors import GroupMaxSizeReached
 from tidegate.groups import held_bytes
 from tidegate.groups.consumer import stored as consumer_stored
 from tidegate.groups.consumer.model import ClassicMember, ConsumerGroup, HeartbeatRequest, Member
-from tidegate.groups.held_bytes import check_size
+from tidegate.groups.held_bytes import check_size, text_bytes, texts_bytes
 from tidegate.groups.share import stored as share_stored
 from tidegate.groups.share.model import ShareGroup, ShareMember
 from tidegate.groups.streams import stored as streams_stored
@@ -135,7 +136,7 @@ def test_memory_of_texts_follows_every_change_of_the_members() -> None:
             group.put(replaced(rng.choice(members), topics=topics, classic=classic, regex="r" * step))
         else:
             group.put(Member(f"new-{step}", topics=frozenset(NAMES[:step])))
-        assert group.texts_bytes == sum(member.texts_bytes for member in group.members.values())
+        assert group.texts_bytes == sum(map(texts_bytes, group.members.values()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -144,10 +145,22 @@ def test_group_refuses_texts_beyond_its_memory(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(held_bytes, "TEXTS_BYTES_MAX", group.texts_bytes + 5_000)
     first = next(iter(group.members))
 
+    known = group.members[first]
     check_size(group, HeartbeatRequest("new", 0, topics=frozenset(NAMES[:5])))
-    check_size(group, HeartbeatRequest(first, 3, topics=frozenset(NAMES[:5])))
-    for member_id in ("new", first):
+    check_size(group, HeartbeatRequest(first, 3, topics=frozenset(NAMES[:5])), known)
+    for request, member in (
+        (HeartbeatRequest("new", 0, topics=frozenset(NAMES[:500])), None),
+        (HeartbeatRequest(first, 3, topics=frozenset(NAMES[:500])), known),
+        (HeartbeatRequest(first, 3, rack_id="r" * 9_000), known),
+    ):
         with pytest.raises(GroupMaxSizeReached):
-            check_size(group, HeartbeatRequest(member_id, 0, topics=frozenset(NAMES[:500])))
+            check_size(group, request, member)
     monkeypatch.setattr(held_bytes, "TEXTS_BYTES_MAX", 1)
-    check_size(group, HeartbeatRequest(first, 3))  # who is there already may stay
+    check_size(group, known, known)  # who is there already may stay
+
+
+def test_memory_of_a_text_stays_the_same_when_it_was_encoded() -> None:
+    text = "é" * 1_000
+    before = text_bytes(text)
+    hiredis.pack_command(("SET", text))
+    assert text_bytes(text) == before >= 2_000

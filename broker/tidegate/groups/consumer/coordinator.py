@@ -38,7 +38,7 @@ from tidegate.groups.consumer.update import (
     expired_members,
     update_call,
 )
-from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed, stored_sizes
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     group_script_args,
@@ -60,9 +60,6 @@ DOWNGRADE_GROUP = Script("groups/downgrade_group")
 _ROUNDS_MAX: Final = 20
 """Writes of one decision on a group as it was read: each refusal means that a deadline passed, or has not come."""
 _READS_MAX: Final = 10
-
-_BYTES_OF_SIZE: Final = 100
-"""Of stored members: reading them takes as long as a decision on one topic."""
 
 _PREPARING: Final = GroupState.PREPARING.encode()
 """Also of a group whose members left before its first generation."""
@@ -88,10 +85,9 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer, ConsumerG
         self._settings, self.topics, self._broker = settings, topics, broker
         self._blobs = blobs
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[Decided]:
+    async def _decide(self, keys: GroupKeys, base: ConsumerGroup, works: Sequence[Work]) -> list[Decided]:
         expired: list[Expired] = []
         may_assign = True
-        base = self.cached.get(keys.group) or await self._read_or_convert(keys, works)
         for _ in range(_ROUNDS_MAX):
             topics = await self._fresh_topics(keys, base, works)
             group = base.copy()
@@ -137,7 +133,7 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer, ConsumerG
     def _policy(self) -> MigrationPolicy:
         return MigrationPolicy(self._settings.group_consumer_migration_policy)
 
-    async def _read_or_convert(self, keys: GroupKeys, works: Sequence[Work]) -> ConsumerGroup:
+    async def _read_for(self, keys: GroupKeys, works: Sequence[Work]) -> ConsumerGroup:
         """The stored group; a classic group with members as the consumer group that a member of KIP-848 makes of it."""
         try:
             group = await self.read(keys)
@@ -194,8 +190,8 @@ class ConsumerGroups(DecisionQueue[Request | Removal, HeartbeatAnswer, ConsumerG
                 continue
             if stored.is_other_type(before):
                 raise OtherGroupType("the group's members use another protocol")
-            sizes = (len(text) // _BYTES_OF_SIZE for texts in (records, targets) for text in texts.values())
-            return await computed(sizes, partial(stored.load_group, before, records, targets))
+            load = partial(stored.load_group, before, records, targets)
+            return await computed(stored_sizes(records, targets), load)
         raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
     async def _write(

@@ -120,8 +120,6 @@ def _enter_or_refuse(
         if isinstance(request, ClassicJoin):
             classic_members.check_join(group, request)
             request = classic_members.resolved(request, topics)
-        if request.member_epoch >= JOIN_EPOCH:
-            check_size(group, request)
         if request.member_epoch == JOIN_EPOCH:
             return _join(group, request, size_max)
         member = _known(group, request)
@@ -134,6 +132,7 @@ def _enter_or_refuse(
         owned = request.owned
         owns_only_assigned = owned is not None and owned <= member.assigned.keys()
         check_epoch(member, request.member_epoch, owns_only_assigned=owns_only_assigned)
+        check_size(group, request, member)
         return _enter(group, member, request, owned)
     except KafkaError as error:
         return error
@@ -156,12 +155,14 @@ def _join(group: ConsumerGroup, request: HeartbeatRequest, size_max: int) -> _En
         return (_succeed if member.awaits_successor else _replace_static)(group, member, request)
     owned = NO_PARTITIONS if request.classic is None else request.owned
     if member is not None:
+        check_size(group, request, member)
         return _enter(group, member, request, owned)
     predecessor = rollouts.predecessor(group, request)
     if predecessor is not None:
         return _succeed(group, predecessor, request)
     if len(group.members) >= size_max:
         raise GroupMaxSizeReached(f"the group has {size_max} members already")
+    check_size(group, request)
     if not group.is_stored:
         group.is_stored = True
         group.events.append(GroupEvent("created", client_id=request.client_id, client_host=request.client_host))
@@ -200,6 +201,7 @@ def _succeed(group: ConsumerGroup, predecessor: Member, request: HeartbeatReques
 
 def _take_over(group: ConsumerGroup, away: Member, request: HeartbeatRequest) -> _Entered:
     """A member inherits the assignment of one that is away."""
+    check_size(group, request, away)
     target = group.targets.get(away.member_id, NO_PARTITIONS)
     group.remove(away.member_id)
     group.targets.pop(away.member_id, None)

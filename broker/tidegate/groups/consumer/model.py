@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
-from tidegate.groups.held_bytes import client_bytes, group_bytes, names_bytes, texts_bytes
+from tidegate.groups.held_bytes import group_bytes, texts_bytes
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
@@ -97,11 +97,6 @@ class EpochMember:
         """Partitions that no other member may own: assigned ones, and those whose revocation is not confirmed."""
         return {*self.assigned, *self.revoking}
 
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what the member's client chose: ids, names, subscription."""
-        raise NotImplementedError
-
 
 @dataclass(frozen=True, slots=True)
 class Member(EpochMember):
@@ -113,11 +108,6 @@ class Member(EpochMember):
     classic: ClassicMember | None = None
     principal: str = ""
     """Of a member with a pattern: who may describe the topics that it matches."""
-
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what the member's client chose."""
-        return _chosen_bytes(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +133,6 @@ class HeartbeatRequest:
     principal: str = ""
 
     @property
-    def texts_bytes(self) -> int:
-        """Memory of what it brings."""
-        return _chosen_bytes(self)
-
-    @property
     def is_full(self) -> bool:
         """Whether the answer must have the whole assignment: a join, or everything repeated after an error."""
         repeated = self.topics is not None or self.regex is not None
@@ -167,13 +152,6 @@ class HeartbeatRequest:
             and self.rack_id is None
             and self.rebalance_timeout_ms == UNCHANGED_MS
         )
-
-
-def _chosen_bytes(client: Member | HeartbeatRequest) -> int:
-    texts = client.instance_id, client.assignor, client.regex, client.principal
-    protocols = () if client.classic is None else client.classic.protocols
-    blobs = texts_bytes(name for name, _ in protocols) + texts_bytes(blob for _, blob in protocols)
-    return client_bytes(client) + texts_bytes(texts) + names_bytes(client.topics) + blobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +304,7 @@ class EpochGroup(Generic[M, T]):
             owner = self.owners.setdefault(partition, member.member_id)
             assert owner == member.member_id, f"{partition} is owned by {owner} and {member.member_id}"
         self.members[member.member_id] = member
-        self.texts_bytes += member.texts_bytes
+        self.texts_bytes += texts_bytes(member)
         if member.instance_id is not None:
             self.instances[member.instance_id] = member.member_id
         self.dirty.add(member.member_id)
@@ -348,7 +326,7 @@ class EpochGroup(Generic[M, T]):
         return member
 
     def _forget(self, member: M) -> None:
-        self.texts_bytes -= member.texts_bytes
+        self.texts_bytes -= texts_bytes(member)
         for partition in member.held:
             del self.owners[partition]
         if member.instance_id is not None:

@@ -19,7 +19,7 @@ from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import HeartbeatAnswer
 from tidegate.groups.consumer.stored import dump_target
 from tidegate.groups.consumer.topic_view import CatalogTopics, TopicView
-from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed, stored_sizes
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
@@ -66,9 +66,11 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer, ShareGroup]):
         self._settings, self._topics, self._broker = settings, topics, broker
         self._start_offsets = start_offsets
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[Decided]:
+    async def _read_for(self, keys: GroupKeys, works: Sequence[Work]) -> ShareGroup:
+        return await self.read(keys)
+
+    async def _decide(self, keys: GroupKeys, base: ShareGroup, works: Sequence[Work]) -> list[Decided]:
         expired: list[str] = []
-        base = self.cached.get(keys.group) or await self.read(keys)
         for _ in range(_ROUNDS_MAX):
             topics = await self._fresh_topics(keys, base, works)
             group = base.copy()
@@ -111,7 +113,8 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer, ShareGroup]):
                 continue
             if before[0] is not None and before[3] != stored.TYPE.encode():
                 raise GroupIdNotFound("the group is not a share group")
-            return stored.load_group(before, records, targets)
+            load = partial(stored.load_group, before, records, targets)
+            return await computed(stored_sizes(records, targets), load)
         raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
     async def _write(self, keys: GroupKeys, base: ShareGroup, group: ShareGroup, expired: Sequence[str]) -> list[Any]:

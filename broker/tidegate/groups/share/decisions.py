@@ -53,8 +53,6 @@ def _remove_member(group: ShareGroup, member_id: str, kind: str, cause: str = ""
 
 def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) -> Decided | ShareHeartbeat:
     try:
-        if request.member_epoch >= JOIN_EPOCH:
-            check_size(group, request)
         if request.member_epoch == JOIN_EPOCH:
             return _join(group, request, size_max)
         if not group.is_stored:
@@ -69,6 +67,7 @@ def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) 
             raise FencedMemberEpoch(
                 f"the member epoch is {member.epoch}, not {request.member_epoch}; the member must join again"
             )
+        check_size(group, request, member)
         return _enter(group, member, request)
     except KafkaError as error:
         return error
@@ -77,9 +76,11 @@ def _enter_or_refuse(group: ShareGroup, request: ShareHeartbeat, size_max: int) 
 def _join(group: ShareGroup, request: ShareHeartbeat, size_max: int) -> ShareHeartbeat:
     member = group.members.get(request.member_id)
     if member is not None:
+        check_size(group, request, member)
         return _enter(group, member, request)
     if len(group.members) >= size_max:
         raise GroupMaxSizeReached(f"the group has {size_max} members already")
+    check_size(group, request)
     if not group.is_stored:
         group.is_stored = True
         group.events.append(ShareGroupEvent("created", client_id=request.client_id, client_host=request.client_host))

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field, replace
 
 from tidegate.groups.consumer.model import JOIN_EPOCH, NO_PARTITIONS, Partitions
-from tidegate.groups.held_bytes import client_bytes, group_bytes, names_bytes
+from tidegate.groups.held_bytes import group_bytes, texts_bytes
 
 
 class ShareGroupState(enum.StrEnum):
@@ -33,11 +33,6 @@ class ShareMember:
     topics: frozenset[str] = frozenset()
     assigned: Partitions = NO_PARTITIONS
 
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what the member's client chose."""
-        return client_bytes(self) + names_bytes(self.topics)
-
 
 @dataclass(frozen=True, slots=True)
 class ShareHeartbeat:
@@ -50,11 +45,6 @@ class ShareHeartbeat:
     client_id: str = ""
     client_host: str = ""
     client_software: str = ""
-
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what it brings."""
-        return client_bytes(self) + names_bytes(self.topics)
 
     @property
     def is_plain(self) -> bool:
@@ -145,7 +135,7 @@ class ShareGroup:
         old = self.members.get(member.member_id)
         if old == member:
             return
-        self.texts_bytes += member.texts_bytes - (0 if old is None else old.texts_bytes)
+        self.texts_bytes += texts_bytes(member) - (0 if old is None else texts_bytes(old))
         self.members[member.member_id] = member
         self.dirty.add(member.member_id)
         self.removed.discard(member.member_id)
@@ -154,7 +144,7 @@ class ShareGroup:
     def remove(self, member_id: str) -> ShareMember:
         """Remove a member and its target. The caller bumps the epoch."""
         member = self.members.pop(member_id)
-        self.texts_bytes -= member.texts_bytes
+        self.texts_bytes -= texts_bytes(member)
         self.targets.pop(member_id, None)
         for changed in (self.dirty, self.dirty_targets, self.renewed):
             changed.discard(member_id)

@@ -24,7 +24,9 @@ PARTITION_BYTES: Final = 500
 CONNECTION_SESSIONS_MAX: Final = 8
 """A client has one session on its connection to a broker."""
 CONNECTION_PARTITIONS_MAX: Final = 20_000
-"""Share-partitions of the sessions of one connection."""
+"""Share-partitions of the sessions of one connection; in little memory a quarter of those of all."""
+
+_CONNECTION_PARTITIONS_MIN: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,9 @@ class ShareSessions:
     def __init__(self, sessions_max: int, bytes_max: int, on_ended: Callable[[ShareSession], None]) -> None:
         self._max, self._on_ended = sessions_max, on_ended
         self._partitions_max = bytes_max // PARTITION_BYTES
+        self._connection_max = min(
+            CONNECTION_PARTITIONS_MAX, max(self._partitions_max // 4, _CONNECTION_PARTITIONS_MIN)
+        )
         self._sessions: dict[tuple[str, str], ShareSession] = {}
         self._size = 0
 
@@ -179,10 +184,8 @@ class ShareSessions:
         ]
         if len(sizes) >= CONNECTION_SESSIONS_MAX:
             raise ShareSessionLimitReached(f"the connection has {CONNECTION_SESSIONS_MAX} share sessions")
-        if size + sum(sizes) > CONNECTION_PARTITIONS_MAX:
-            raise ShareSessionLimitReached(
-                f"a connection's sessions have {CONNECTION_PARTITIONS_MAX} partitions at most"
-            )
+        if size + sum(sizes) > self._connection_max:
+            raise ShareSessionLimitReached(f"a connection's sessions have {self._connection_max} partitions at most")
 
     def proceed(self, keys: GroupKeys, member_id: str, epoch: int, connection_id: int) -> ShareSession:
         """The session of a request with its next epoch, which is then taken; another connection may continue with it.

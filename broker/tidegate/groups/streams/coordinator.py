@@ -22,7 +22,7 @@ from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.consumer.update import STALE, UPDATE_EPOCH_GROUP, StoredForm, expired_members, update_call
-from tidegate.groups.decision_queue import DecisionQueue, StaleDecision
+from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed, stored_sizes
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.streams import stored
 from tidegate.groups.streams.decisions import StreamsDecided, decide, expire, remove
@@ -64,10 +64,12 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
         super().__init__(store, "streams-group", shares_of(settings.memory_max))
         self._settings, self._topics, self._create_topic, self._broker = settings, topics, create_topic, broker
 
-    async def _decide(self, keys: GroupKeys, works: Sequence[Work]) -> list[StreamsDecided]:
+    async def _read_for(self, keys: GroupKeys, works: Sequence[Work]) -> StreamsGroup:
+        return await self.read(keys)
+
+    async def _decide(self, keys: GroupKeys, base: StreamsGroup, works: Sequence[Work]) -> list[StreamsDecided]:
         expired: list[Expired] = []
         failures: list[str] | None = None
-        base = self.cached.get(keys.group) or await self.read(keys)
         for _ in range(_ROUNDS_MAX):
             group = base.copy()
             topics = await self._fresh_topics(keys, base, works)
@@ -139,7 +141,8 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
                 continue
             if stored.is_other_type(before):
                 raise GroupIdNotFound("the group is not a streams group")
-            group = stored.load_group(before, records, targets)
+            load = partial(stored.load_group, before, records, targets)
+            group = await computed(stored_sizes(records, targets), load)
             if not group.is_streams:
                 group.use_configs([int(value or 0) for value in configs])
             return group

@@ -104,8 +104,6 @@ def _enter_or_refuse(group: StreamsGroup, request: StreamsHeartbeat, size_max: i
     try:
         if request.topology is not None:
             check_topology(group, request.topology)
-        if request.member_epoch >= 0:
-            check_size(group, request)
         if request.is_join:
             return _join(group, request, size_max)
         if not group.is_streams:
@@ -119,6 +117,7 @@ def _enter_or_refuse(group: StreamsGroup, request: StreamsHeartbeat, size_max: i
             return StreamsAnswer(member.member_id, STATIC_LEAVE_EPOCH)
         owns_only_assigned = request.owned is not None and request.owned <= member.tasks
         check_epoch(member, request.member_epoch, owns_only_assigned=owns_only_assigned)
+        check_size(group, request, member)
         return _enter(group, member, request)
     except KafkaError as error:
         return error
@@ -139,9 +138,11 @@ def _join(group: StreamsGroup, request: StreamsHeartbeat, size_max: int) -> _Ent
         if owner is not None:
             return _replace_static(group, group.members[owner], request)
     if member is not None:
+        check_size(group, request, member)
         return _enter(group, member, request)
     if len(group.members) >= size_max:
         raise GroupMaxSizeReached(f"the group has {size_max} members already")
+    check_size(group, request)
     who = (request.member_id, request.instance_id or "", request.client_id, request.client_host)
     if not group.is_stored:
         group.is_stored = True
@@ -157,6 +158,7 @@ def _replace_static(group: StreamsGroup, away: StreamsMember, request: StreamsHe
     """A static member returns, as the same or another member id: it inherits everything from the one that is away."""
     if not away.is_away:
         raise UnreleasedInstanceId(f"the instance id {request.instance_id!r} is used by a member that has not left")
+    check_size(group, request, away)
     target = group.targets.get(away.member_id, NO_TASKS)
     group.remove(away.member_id)
     returned = replace(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Final
 
 from tidegate.groups.consumer.model import (
@@ -20,7 +19,7 @@ from tidegate.groups.consumer.model import (
     Partition,
     Partitions,
 )
-from tidegate.groups.held_bytes import client_bytes, partitions_bytes, texts_bytes
+from tidegate.groups.held_bytes import partitions_bytes
 from tidegate.groups.model import MemberRef
 from tidegate.groups.streams.topology import Configured, Status, Topology
 
@@ -49,8 +48,6 @@ class Tasks:
 
 
 NO_TASKS: Final = Tasks()
-_TAG_BYTES: Final = 80
-"""A tag beside its texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,6 @@ class StreamsMember(EpochMember):
     client_tags: tuple[tuple[str, str], ...] = ()
     standby: Partitions = NO_PARTITIONS
     standby_revoking: Partitions = NO_PARTITIONS
-
-    @property
-    def texts_bytes(self) -> int:
-        """Memory of what the member's client chose, and of its standby tasks."""
-        standby = partitions_bytes(len(self.standby) + len(self.standby_revoking))
-        return _chosen_bytes(self) + standby
 
     @property
     def tasks(self) -> Tasks:
@@ -104,11 +95,6 @@ class StreamsHeartbeat:
     """Whether the member's client may create a topic."""
 
     @property
-    def texts_bytes(self) -> int:
-        """Memory of what it brings, without the topology."""
-        return _chosen_bytes(self)
-
-    @property
     def is_join(self) -> bool:
         """Whether the member joins, or joins again."""
         return self.member_epoch == JOIN_EPOCH
@@ -128,12 +114,6 @@ class StreamsHeartbeat:
             and not self.shutdown
             and all(one is None for one in reported)
         )
-
-
-def _chosen_bytes(client: StreamsMember | StreamsHeartbeat) -> int:
-    texts = client.instance_id, client.process_id, None if client.endpoint is None else client.endpoint[0]
-    tags = client.client_tags or ()
-    return client_bytes(client) + texts_bytes(texts) + texts_bytes(chain.from_iterable(tags)) + _TAG_BYTES * len(tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +157,8 @@ class StreamsGroup(EpochGroup[StreamsMember, Tasks]):
     """Those that the target was computed with."""
 
     def _own_bytes(self) -> int:
-        return 0 if self.topology is None else self.topology.held_bytes
+        standby = sum(len(one.standby) + len(one.standby_revoking) for one in self.members.values())
+        return partitions_bytes(standby) + (0 if self.topology is None else self.topology.held_bytes)
 
     def use_configs(self, configured: Sequence[int]) -> None:
         """Take over the group's configs, in the order of `configs.STREAMS_VALUES`; 0 is not set."""

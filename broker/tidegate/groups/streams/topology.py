@@ -10,11 +10,10 @@ import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from itertools import chain
 from typing import Final
 
 from tidegate.groups.consumer.topics import Topics
-from tidegate.groups.held_bytes import names_bytes, texts_bytes
+from tidegate.groups.held_bytes import text_bytes
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 
 _NAMES_SHOWN_MAX: Final = 3
@@ -77,15 +76,9 @@ class Topology:
         found = 0
         for one in self.subtopologies:
             internal = (*one.repartition_sources, *one.changelogs)
-            names = (
-                one.subtopology_id,
-                *one.source_topics,
-                *one.repartition_sinks,
-                *(topic.name for topic in internal),
-            )
-            configs = chain.from_iterable(chain.from_iterable(topic.configs) for topic in internal)
-            copartitioned = sum(map(names_bytes, one.copartition_groups))
-            found += 2_000 + 300 * len(internal) + texts_bytes(names) + texts_bytes(configs) + copartitioned
+            names = one.subtopology_id, one.source_topics, one.repartition_sinks, one.copartition_groups
+            found += 2_000 + 300 * len(internal) + text_bytes(names)
+            found += sum(text_bytes(topic.name) + text_bytes(topic.configs) for topic in internal)
         return found
 
     @property
