@@ -171,7 +171,8 @@ def test_memory_limit_of_512_mib_survives_consumer_groups_of_large_subscriptions
 
     assert broker.process is not None and broker.process.poll() is None
     assert {answer.error_code for answer in answers} == {ErrorCode.none}
-    assert changed == [{ErrorCode.none}] * len(groups)
+    assert {ErrorCode.none} in changed
+    assert set().union(*changed) <= {ErrorCode.none, ErrorCode.coordinator_load_in_progress}, "the other: after 10 s"
     assert neighbour.answers
     assert "MemoryError" not in broker.log_path.read_text()
 
