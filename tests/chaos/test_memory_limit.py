@@ -157,7 +157,7 @@ def consumer_heartbeat(group: str, names: Sequence[str], epoch: int = 0, timeout
 @pytest.mark.timeout(600)
 def test_memory_limit_of_512_mib_survives_consumer_groups_of_large_subscriptions(broker: BrokerProcess) -> None:
     """Groups of KIP-848 whose member subscribes to 1 MB of names; then small requests that decide on all of them."""
-    groups = [f"large{i}" for i in range(many(1_000, 150))]
+    groups = [f"large{i}" for i in range(many(1_000, 60))]
     names = [f"a.topic.that.does.not.exist.{i:012d}" for i in range(1_000_000 // 40)]
     Path(f"/proc/{broker.pid}/clear_refs").write_text("5")
     with neighbour_of(broker) as neighbour, ThreadPoolExecutor(64) as clients:
