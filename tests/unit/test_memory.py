@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
-from collections.abc import Callable
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.traced_memory import taken
 from tidegate.apis.fetch_sessions import FetchSessions
 from tidegate.groups.share.errors import ShareSessionLimitReached
 from tidegate.groups.share.sessions import SharePartition, ShareSessions
@@ -22,17 +20,6 @@ from tidegate.store.keys import GroupKeys
 from tidegate.store.slots import key_slot
 
 COUNTS = {"key_names": 2, "groups": 3, "decisions": 3}
-
-
-def taken(make: Callable[[], Any]) -> tuple[int, Any]:
-    """Memory that what is made holds."""
-    gc.collect()
-    tracemalloc.start()
-    made = make()
-    gc.collect()
-    found = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    return found, made
 
 
 @pytest.mark.parametrize("limit", [0, LIMIT_BYTES_MIN, 512 << 20, 2 << 30])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import random
-import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import hiredis
 import pytest
 
 from tests.support.streams import word_count
+from tests.support.traced_memory import taken
 from tidegate.errors import GroupMaxSizeReached
 from tidegate.groups import held_bytes
 from tidegate.groups.consumer import stored as consumer_stored
@@ -63,24 +63,13 @@ def threads(members: int, names: int, partitions: int) -> StreamsGroup:
     return group
 
 
-def stored_consumers(group: Any) -> Callable[[], Any]:
-    fields = consumer_stored.dump_fields(group) | {"id": group.own_id}
-    head = [fields[name].encode() if name in fields else None for name in consumer_stored.HEAD]
-    records = {
-        name.encode(): consumer_stored.dump_member(member, 45_000).encode() for name, member in group.members.items()
-    }
+def stored_by(module: Any, group: Any) -> Callable[[], Any]:
+    """Of a type whose members and targets are stored without their group."""
+    fields = module.dump_fields(group) | {"id": group.own_id}
+    head = [fields[name].encode() if name in fields else None for name in module.HEAD]
+    records = {name.encode(): module.dump_member(member, 45_000).encode() for name, member in group.members.items()}
     targets = {name.encode(): consumer_stored.dump_target(target).encode() for name, target in group.targets.items()}
-    return lambda: consumer_stored.load_group(head, records, targets)
-
-
-def stored_sharers(group: Any) -> Callable[[], Any]:
-    fields = share_stored.dump_fields(group) | {"id": group.own_id}
-    head = [fields[name].encode() if name in fields else None for name in share_stored.HEAD]
-    records = {
-        name.encode(): share_stored.dump_member(member, 45_000).encode() for name, member in group.members.items()
-    }
-    targets = {name.encode(): consumer_stored.dump_target(target).encode() for name, target in group.targets.items()}
-    return lambda: share_stored.load_group(head, records, targets)
+    return lambda: module.load_group(head, records, targets)
 
 
 def stored_threads(group: Any) -> Callable[[], Any]:
@@ -97,8 +86,8 @@ def stored_threads(group: Any) -> Callable[[], Any]:
 
 
 KINDS = {
-    "consumer": (consumers, stored_consumers),
-    "share": (sharers, stored_sharers),
+    "consumer": (consumers, partial(stored_by, consumer_stored)),
+    "share": (sharers, partial(stored_by, share_stored)),
     "streams": (threads, stored_threads),
 }
 
@@ -111,15 +100,10 @@ def test_groups_have_about_the_memory_that_is_counted(kind: str, members: int, n
     make, stored = KINDS[kind]
     load = stored(make(members, names, partitions))
     load()
-    gc.collect()
-    tracemalloc.start()
-    group = load()
-    gc.collect()
-    taken = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
+    held, group = taken(load)
 
     assert len(group.members) == members
-    assert taken < group.held_bytes < 4 * taken + 10_000, (taken, group.held_bytes)
+    assert held < group.held_bytes < 4 * held + 10_000, (held, group.held_bytes)
 
 
 def test_memory_of_texts_follows_every_change_of_the_members() -> None:
