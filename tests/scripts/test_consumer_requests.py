@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -11,11 +12,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.scripts.test_security_scenarios import Listener, listening
+from tests.support import asking
 from tests.support.consumer_wire import Wire, wire_of
 from tests.support.transactions import Brokers, brokers_of
 from tests.support.valkey import ValkeyServer
 from tests.support.whole_broker import request
 from tidegate.apis import consumer_groups
+from tidegate.groups.decision_queue import LATE_S
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -84,6 +87,28 @@ async def test_scenario_8_rights_are_checked_first(listener: Listener) -> None:
     later = await user.ask(heartbeat("g", "m", joined.member_epoch, subscribed_topic_names=["seen", "hidden"]))
     assert later.error_code is E.topic_authorization_failed
     assert (await user.ask(heartbeat("g", "m", joined.member_epoch))).error_code is E.none
+
+
+async def test_request_that_waited_long_enters_no_group(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its client may have been answered by another broker meanwhile (here: for a quota, behind a larger request)."""
+    entered = [
+        joining("g", "A" * 22, "t"),
+        request(76, 1, group_id="s", member_id="A" * 22, member_epoch=0, subscribed_topic_names=["t"]),
+        request(
+            88, 0, group_id="st", member_id="A" * 22, member_epoch=0, endpoint_information_epoch=0,
+            rebalance_timeout=timedelta(seconds=60), process_id="p",
+            topology={"kind": "Topology", "epoch": 0, "subtopologies": [{
+                "kind": "Subtopology", "subtopology_id": "0", "source_topics": ["t"], "state_changelog_topics": [],
+                "repartition_source_topics": [], "copartition_groups": [],
+            }]},
+            active_tasks=[], standby_tasks=[], warmup_tasks=[], client_tags=[], task_offsets=[], task_end_offsets=[],
+        ),
+    ]  # fmt: skip
+    with monkeypatch.context() as late:
+        late.setattr(asking, "perf_counter", lambda: perf_counter() - LATE_S - 1)
+        codes = [(await brokers.ask(one)).error_code for one in entered]
+    assert codes == [E.coordinator_load_in_progress] * 3
+    assert [(await brokers.ask(one)).error_code for one in entered] == [E.none] * 3
 
 
 async def test_scenario_49_topics_by_id_and_by_name(wire: Wire) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter
 from typing import Any
 
 from tests.support import wire
@@ -32,6 +33,7 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
         version=version,
         correlation_id=1,
         client_id=client_id,
+        arrived_s=perf_counter(),
         reply=reply,
         drop=lambda: None,
         close=close,

@@ -9,6 +9,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from uuid import UUID
@@ -128,6 +129,7 @@ class Broker:
             version=version,
             correlation_id=1,
             client_id="test",
+            arrived_s=perf_counter(),
             reply=reply,
             drop=lambda: None,
             close=lambda reason: None,

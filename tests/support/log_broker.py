@@ -7,6 +7,7 @@ import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
@@ -73,8 +74,9 @@ class Connection:
 
         call = Call(
             context=self.broker.context, client=self.client, api_key=api_key, version=version, correlation_id=1,
-            client_id="test", reply=reply, drop=lambda: asked.answer.set_result(None), close=close,
-            run_alone=self._run_alone, draining=self.broker.draining, mute=self.muted_s.append,
+            client_id="test", arrived_s=perf_counter(), reply=reply,
+            drop=lambda: asked.answer.set_result(None), close=close, run_alone=self._run_alone,
+            draining=self.broker.draining, mute=self.muted_s.append,
             answer_later=lambda work, request: self.broker.context.tasks.start(work),
         )  # fmt: skip
         api = registry.load_all()[api_key]

@@ -244,6 +244,8 @@ class Call:
     version: int
     correlation_id: int
     client_id: str
+    arrived_s: float
+    """When its last byte was read, by `perf_counter`."""
     reply: Callable[[Body | Sequence[Body]], None]
     """Send the body's bytes, without header, in one piece or several."""
     drop: Callable[[], None]

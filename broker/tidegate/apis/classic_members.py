@@ -82,7 +82,7 @@ async def _join_consumers(call: Call, keys: GroupKeys, request: JoinRequest) -> 
     )
     join = ClassicJoin(asked, not request.member_id, request.id_required, request.protocol_type, owned)
     try:
-        joined = await call.context.consumers.groups.run(keys, join, call.client)
+        joined = await call.context.consumers.groups.run(keys, join, call)
     except OtherGroupType:
         raise
     except MemberIdRequired as error:
@@ -108,7 +108,7 @@ async def _sync_consumers(call: Call, keys: GroupKeys, request: SyncRequest) -> 
     asked = ClassicCall(who.member_id, who.generation, who.instance_id, True, request.protocol_type, request.protocol)
     groups = call.context.consumers.groups
     try:
-        synced = await groups.run(keys, asked, call.client)
+        synced = await groups.run(keys, asked, call)
     except CoordinatorLoadInProgress:
         raise RebalanceInProgress from None  # as Kafka: clients do not expect the other code here
     if synced.assignment and call.context.catalog.record_topics:
@@ -130,4 +130,4 @@ def heartbeat(call: Call, keys: GroupKeys, who: MemberRef, on_code: OnCode) -> N
             on_code(answer.code.value if isinstance(answer, KafkaError) else _NONE)
 
     asked = ClassicCall(who.member_id, who.generation, who.instance_id)
-    call.context.consumers.groups.submit(keys, asked, decided, call.client)
+    call.context.consumers.groups.submit(keys, asked, decided, call)

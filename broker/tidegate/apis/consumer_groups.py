@@ -100,10 +100,10 @@ def heartbeat(
     keys = call.store.group_keys(call.org, request.group_id)
     consumers = call.context.consumers
     if entered.member_epoch == JOIN_EPOCH:
-        submit = partial(consumers.groups.submit, keys, entered, answer, call.client)
+        submit = partial(consumers.groups.submit, keys, entered, answer, call)
         group_creation.when_admitted(call, keys, submit, answer)
         return
-    member = consumers.answer(keys, entered, answer, call.client)
+    member = consumers.answer(keys, entered, answer, call)
     if member is not None:
         interval_ms = member.group.heartbeat_interval_ms or call.context.settings.group_consumer_heartbeat_interval_ms
         body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, interval_ms, None)
@@ -202,7 +202,7 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
     async def remove(member: Leaving) -> int:
         removal = Removal(member.member_id, member.instance_id, kind, member.reason[:REASON_LENGTH_MAX], detail)
         try:
-            await call.context.consumers.groups.run(keys, removal, call.client)
+            await call.context.consumers.groups.run(keys, removal, call)
         except GroupIdNotFound:
             return ErrorCode.unknown_member_id.value
         except KafkaError as error:

@@ -71,16 +71,16 @@ def heartbeat(
         return
     keys, context = call.store.group_keys(call.org, request.group_id), call.context
     if entered.member_epoch == JOIN_EPOCH:
-        submit = partial(context.shares.groups.submit, keys, entered, answer, call.client)
+        submit = partial(context.shares.groups.submit, keys, entered, answer, call)
         group_creation.when_admitted(call, keys, submit, answer)
         return
     if not entered.is_plain:
-        context.shares.groups.submit(keys, entered, answer, call.client)
+        context.shares.groups.submit(keys, entered, answer, call)
         return
 
     def on_reply(answered: int | Failure | None) -> None:
         if answered is None:
-            context.shares.groups.submit(keys, entered, answer, call.client)
+            context.shares.groups.submit(keys, entered, answer, call)
         elif isinstance(answered, Failure):
             answer(answered.error)
         else:

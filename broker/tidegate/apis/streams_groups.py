@@ -69,7 +69,7 @@ async def heartbeat(call: Call, request: StreamsGroupHeartbeatRequest) -> Stream
         await group_creation.admit(call, keys)
     interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
     if interval_ms is None:
-        return _answered(call, await call.context.streams.run(keys, entered, call.client))
+        return _answered(call, await call.context.streams.run(keys, entered, call))
     interval_ms = interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
     endpoints = () if entered.endpoint_epoch else None  # groups with endpoints have no snapshots
     return _answered(

@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -56,9 +57,9 @@ _THREAD: Final = ThreadPoolExecutor(1, "decisions")
 _TRIES_MAX: Final = 20
 """Decisions on the same work: each refusal means that another broker changed the group."""
 GIVEN_UP_S: Final = 5.0
-"""Age of work, s, from which on a client that has closed its connection has given up; a leave may come just before."""
+"""Age of a request, s, from which on a client that closed its connection has given up; a leave may come just before."""
 LATE_S: Final = 10.0
-"""Age of work, s, from which on its client may have given up unnoticed: its network may be cut."""
+"""Age of a request, s, from which on its client may have given up unnoticed: its network may be cut."""
 _SMALL_BYTES: Final = 64 << 10
 """Groups up to it are read without waiting for the decisions on others."""
 
@@ -77,18 +78,29 @@ class Client(Protocol):
         """Whether it has closed its connection."""
 
 
+class Asking(Protocol):
+    """The request that asks for a decision."""
+
+    @property
+    def client(self) -> Client:
+        """Who sent it."""
+
+    @property
+    def arrived_s(self) -> float:
+        """When it came, by `perf_counter`: it may have waited long before its work was queued."""
+
+
 class _Queued(NamedTuple):
     work: Any
     on_decided: Callable[[Any], None]
-    since_s: float
-    client: Client | None
+    asking: Asking | None
 
     def has_given_up(self, now_s: float) -> bool:
         """Whether the client may wait no more; what nobody waits for has none."""
-        if self.client is None:
+        if self.asking is None:
             return False
-        age_s = now_s - self.since_s
-        return age_s > LATE_S or (age_s > GIVEN_UP_S and self.client.closed)
+        age_s = now_s - self.asking.arrived_s
+        return age_s > LATE_S or (age_s > GIVEN_UP_S and self.asking.client.closed)
 
 
 def stored_sizes(*stored: Mapping[bytes, bytes]) -> Iterator[int]:
@@ -144,13 +156,13 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         keys: GroupKeys,
         work: Work | None,
         on_decided: Callable[[Answer | KafkaError], None],
-        client: Client | None = None,
+        asking: Asking | None = None,
     ) -> None:
         """Queue work for the group's next decision; `on_decided` gets its answer or its error once.
 
         Work of a client that may have given up is answered COORDINATOR_LOAD_IN_PROGRESS.
         """
-        queued = _Queued(work, on_decided, asyncio.get_running_loop().time(), client)
+        queued = _Queued(work, on_decided, asking)
         queue = self._queues.get(keys.group)
         if queue is not None:
             queue.append(queued)
@@ -162,10 +174,10 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         """Queue the expiry of what is overdue in one group; `on_expired` gets an answer, or the error."""
         self.submit(keys, None, on_expired)
 
-    async def run(self, keys: GroupKeys, work: Work | None, client: Client | None = None) -> Answer:
+    async def run(self, keys: GroupKeys, work: Work | None, asking: Asking | None = None) -> Answer:
         """Submit work and wait for its answer. Raises the KafkaError that it is answered with, StoreUnavailable."""
         decided: asyncio.Future[Answer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.submit(keys, work, partial(_set_result, decided), client)
+        self.submit(keys, work, partial(_set_result, decided), asking)
         answer = await decided
         try:
             if isinstance(answer, KafkaError):
@@ -214,7 +226,7 @@ class DecisionQueue(Generic[Work, Answer, Group]):
 
     def _refuse_late(self, keys: GroupKeys, queued: list[_Queued]) -> None:
         """Answer and remove the work of clients that may have given up."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = perf_counter()
         late: list[_Queued] = []
         waiting: list[_Queued] = []
         for one in queued:

@@ -97,7 +97,7 @@ class Pipeline(Protocol):
 class PendingRequest(Call):
     """A request; holds its body until it starts and its reply until that is sent."""
 
-    __slots__ = ("answer", "connection", "data", "end", "held", "route", "start", "started_s", "task")
+    __slots__ = ("answer", "connection", "data", "end", "held", "route", "start", "task")
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PendingRequest(Call):
         self.data = data
         self.start = start
         self.end = end
-        self.started_s = now_s
+        self.arrived_s = now_s
         self.held = 0
         self.answer: Answer | None = None
         self.task: asyncio.Task[None] | None = None
@@ -143,14 +143,14 @@ class PendingRequest(Call):
             parts.insert(0, route.pack(size + route.header_size, self.correlation_id))
             self.answer = parts
             self.connection.unsent += size + 4 + route.header_size
-        route.meter.observe(perf_counter() - self.started_s)
+        route.meter.observe(perf_counter() - self.arrived_s)
         self._answered()
 
     def drop(self) -> None:
         """Send no reply (Produce with acks=0)."""
         if self.answer is None:
             self.answer = DROPPED
-            self.route.meter.observe(perf_counter() - self.started_s)
+            self.route.meter.observe(perf_counter() - self.arrived_s)
             self._answered()
 
     def run_alone(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import CoordinatorLoadInProgress, KafkaError
+from tidegate.groups import decision_queue
 from tidegate.groups.decision_queue import GIVEN_UP_S, LATE_S, DecisionQueue, StaleDecision
 from tidegate.memory import MemoryShares
 from tidegate.store.keys import GroupKeys
@@ -29,6 +30,14 @@ class Held:
 @dataclass
 class Client:
     closed: bool = False
+
+
+@dataclass
+class Request:
+    """One that came when the test began."""
+
+    client: Client = field(default_factory=Client)
+    arrived_s: float = 100.0
 
 
 class Decisions(DecisionQueue[str, str, Held]):
@@ -68,37 +77,25 @@ class Decisions(DecisionQueue[str, str, Held]):
 
 @dataclass
 class Moved:
-    """The event loop's time, which a test moves on."""
+    """The clock, which a test moves on."""
 
-    loop: asyncio.AbstractEventLoop
-    s: float = 0.0
-    began: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.began = self.loop.time
+    s: float = 100.0
 
     def __call__(self) -> float:
-        return float(self.began()) + self.s
+        return self.s
 
 
-@pytest.fixture
-async def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
-    loop = asyncio.get_running_loop()
-    moved = Moved(loop)
-    monkeypatch.setattr(
-        asyncio,
-        "get_running_loop",
-        lambda: SimpleNamespace(
-            time=moved, create_future=loop.create_future, create_task=loop.create_task, call_soon=loop.call_soon
-        ),
-    )
+@pytest.fixture(autouse=True)
+def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
+    moved = Moved()
+    monkeypatch.setattr(decision_queue, "perf_counter", moved)
     return moved
 
 
 async def test_decision_on_an_old_copy_is_repeated() -> None:
     decisions = Decisions()
     decisions.stale = 2
-    assert await decisions.run(KEYS, "join", Client()) == "join"
+    assert await decisions.run(KEYS, "join", Request()) == "join"
     assert decisions.decided == [["join"]] * 3
 
 
@@ -106,47 +103,47 @@ async def test_group_that_always_changes_is_answered() -> None:
     decisions = Decisions()
     decisions.stale = 1_000
     with pytest.raises(CoordinatorLoadInProgress):
-        await decisions.run(KEYS, "join", Client())
+        await decisions.run(KEYS, "join", Request())
 
 
 @pytest.mark.parametrize(("gap_s", "closed"), [(LATE_S, False), (GIVEN_UP_S, True)])
 async def test_join_is_not_repeated_for_a_client_that_may_have_given_up(
     moved: Moved, gap_s: float, closed: bool
 ) -> None:
-    decisions, client = Decisions(), Client()
+    decisions, request = Decisions(), Request()
     decisions.stale = 1
 
     def stand_still() -> None:
         moved.s += gap_s + 1
-        client.closed = closed
+        request.client.closed = closed
 
     decisions.during = [stand_still]
     with pytest.raises(CoordinatorLoadInProgress):
-        await decisions.run(KEYS, "join", client)
+        await decisions.run(KEYS, "join", request)
     assert decisions.decided == [["join"]]
 
 
 async def test_join_that_waited_for_its_group_is_refused_before_it_is_decided(moved: Moved) -> None:
-    decisions, client = Decisions(), Client()
+    decisions, request = Decisions(), Request()
 
     def stand_still() -> None:
         moved.s += GIVEN_UP_S + 1
-        client.closed = True
+        request.client.closed = True
 
     decisions.reading = [stand_still]
     with pytest.raises(CoordinatorLoadInProgress):
-        await decisions.run(KEYS, "join", client)
+        await decisions.run(KEYS, "join", request)
     assert decisions.decided == []
 
 
 async def test_work_that_waited_behind_a_stop_is_refused_and_later_work_is_done(moved: Moved) -> None:
-    decisions, gone = Decisions(), Client()
+    decisions, gone = Decisions(), Request()
     answers: dict[str, Any] = {}
 
     def stand_still() -> None:
         moved.s += GIVEN_UP_S + 1
-        gone.closed = True
-        decisions.submit(KEYS, "new", lambda answer: answers.update(new=answer), Client())
+        gone.client.closed = True
+        decisions.submit(KEYS, "new", lambda answer: answers.update(new=answer), Request(arrived_s=moved.s))
 
     def queue() -> None:
         decisions.submit(KEYS, "leave", lambda answer: answers.update(leave=answer), gone)
@@ -154,7 +151,7 @@ async def test_work_that_waited_behind_a_stop_is_refused_and_later_work_is_done(
         stand_still()
 
     decisions.during = [queue]
-    assert await decisions.run(KEYS, "first", Client()) == "first"
+    assert await decisions.run(KEYS, "first", Request()) == "first"
     while len(answers) < 3:
         await asyncio.sleep(0)
 
@@ -163,9 +160,18 @@ async def test_work_that_waited_behind_a_stop_is_refused_and_later_work_is_done(
     assert decisions.decided == [["first"], [None, "new"]]
 
 
+@pytest.mark.parametrize(("waited_s", "closed"), [(LATE_S, False), (GIVEN_UP_S, True)])
+async def test_join_that_waited_before_it_was_queued_is_refused(moved: Moved, waited_s: float, closed: bool) -> None:
+    decisions = Decisions()
+    moved.s += waited_s + 1
+    with pytest.raises(CoordinatorLoadInProgress):
+        await decisions.run(KEYS, "join", Request(Client(closed)))
+    assert decisions.decided == []
+
+
 async def test_leave_of_a_client_that_closed_its_connection_is_done() -> None:
     decisions = Decisions()
-    assert await decisions.run(KEYS, "leave", Client(closed=True)) == "leave"
+    assert await decisions.run(KEYS, "leave", Request(Client(closed=True))) == "leave"
 
 
 async def test_large_groups_are_decided_on_one_after_the_other() -> None:

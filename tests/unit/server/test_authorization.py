@@ -75,7 +75,7 @@ class _Tasks:
     def call(self, key: ApiKey, version: int) -> Any:
         return SimpleNamespace(
             **dict.fromkeys(("context", "drop", "close", "run_alone", "draining", "mute", "correlation_id")),
-            client=CLIENT, org="default", api_key=key, version=version, client_id="app", start=0, end=50,
+            client=CLIENT, arrived_s=0.0, org="default", api_key=key, version=version, client_id="app", start=0, end=50,
             reply=self.replies.append, answer_later=lambda work, _: self.rest.append(asyncio.create_task(work)),
         )  # fmt: skip
 

@@ -54,8 +54,8 @@ class Guarded:
     def ask(self, request: Any, version: int = 9) -> None:
         call: Any = SimpleNamespace(
             client=self._client, api_key=self._api.key, version=version, org="default", reply=self.replies.append,
-            context=None, correlation_id=1, client_id="c", drop=None, close=self.replies.append, run_alone=None,
-            draining=None, mute=None, answer_later=None,
+            context=None, correlation_id=1, client_id="c", arrived_s=0.0, drop=None, close=self.replies.append,
+            run_alone=None, draining=None, mute=None, answer_later=None,
         )  # fmt: skip
         self._api.handler(call, request)
 

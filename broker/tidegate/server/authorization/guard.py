@@ -251,7 +251,7 @@ def _part_of(call: PendingRequest, reply: Callable[[Body | Sequence[Body]], None
     """The call of a request's allowed part: `reply` joins its answer with that of the denied part."""
     return Call(
         call.context, call.client, call.api_key, call.version, call.correlation_id, call.client_id,
-        reply, call.drop, call.close, call.run_alone, call.draining, call.mute, call.answer_later,
+        call.arrived_s, reply, call.drop, call.close, call.run_alone, call.draining, call.mute, call.answer_later,
     )  # fmt: skip
 
 
