@@ -22,7 +22,7 @@ from bench.primaries import Primaries
 from bench.processes import wait_quiet
 from bench.report import machine, shown
 
-_SETTINGS: Final = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
+_SETTINGS: Final = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0", "TIDEGATE_GROUP_MAX_SIZE": "10000"}
 _FORMING: Final = ("total_s", "s until stable"), ("cpu_us_per_op", "CPU µs a member"), (
     "steady_cpu_us_per_heartbeat", "CPU µs a heartbeat at rest",
 )  # fmt: skip
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 CURVES: Final = {
     "one-group": Curve(
-        "Members of one group", "members", (10, 100, 1_000), "groups --groups 1 --members {x}", _FORMING
+        "Members of one group", "members", (10, 100, 1_000, 10_000), "groups --groups 1 --members {x}", _FORMING
     ),
     "many-groups": Curve(
         "Groups of 10 members", "groups", (1, 10, 100, 1_000), "groups --groups {x} --members 10", _FORMING

@@ -15,6 +15,9 @@ from bench.processes import Meter, percentiles
 
 _CONNECTS_AT_ONCE = 32
 _TIMEOUT_S = 120.0
+_INTERVAL_S = 0.25
+_HEARTBEATS_PER_S = 4_000
+"""Of all members together: one process that also reads the answers can send no more."""
 
 
 async def _members(endpoint: Endpoint, group: Group, count: int, interval_s: float) -> list[Member]:
@@ -48,9 +51,10 @@ async def _while_alive(waiting: asyncio.Future[Any], tasks: list[asyncio.Task[No
 async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
     """From the first JoinGroup until every one of `--groups` groups of `--members` is stable."""
     formed = [Group(f"bench-{args.run_id}-{number}", args.members) for number in range(args.groups)]
+    interval_s = max(_INTERVAL_S, args.groups * args.members / _HEARTBEATS_PER_S)
     members = []
     for group in formed:
-        members += await _members(endpoint, group, args.members, 0.25)
+        members += await _members(endpoint, group, args.members, interval_s)
     meter = Meter(endpoint.pids)
     expired: list[float] = []
 
@@ -68,7 +72,7 @@ async def groups(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]
     meter.start()
     await asyncio.sleep(args.seconds)
     meter.stop()
-    steady = meter.figures(int(len(members) * args.seconds / 0.25))
+    steady = meter.figures(int(len(members) * args.seconds / interval_s))
     await asyncio.gather(*(member.stop() for member in members))
     return {
         "groups": args.groups,
