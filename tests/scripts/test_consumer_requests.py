@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from time import perf_counter
@@ -20,6 +21,7 @@ from tests.support.whole_broker import request
 from tidegate.apis import consumer_groups
 from tidegate.groups.decision_queue import LATE_S
 from tidegate.settings import Settings
+from tidegate.store.redis_clock import time_ms
 from tidegate.store.store import Store
 
 E = ErrorCode
@@ -109,6 +111,27 @@ async def test_request_that_waited_long_enters_no_group(brokers: Brokers, monkey
         codes = [(await brokers.ask(one)).error_code for one in entered]
     assert codes == [E.coordinator_load_in_progress] * 3
     assert [(await brokers.ask(one)).error_code for one in entered] == [E.none] * 3
+
+
+async def test_commit_to_a_group_that_was_not_cached_is_not_stored_behind_the_next(brokers: Brokers) -> None:
+    """The first is taken for one to a classic group; until the answer comes, a heartbeat may bring the group back."""
+    client = brokers.clients[0]
+    store, groups = client.broker.store, client.broker.context.consumers.groups
+    store.clock.observe(time_ms(await store.command("TIME")), 0.001)
+    client.group_id, client.member_id = "g", "A" * 22
+    client.generation = (await client.ask(joining(client.group_id, client.member_id, "t"))).member_epoch
+    key = store.group_keys("default", "g").group
+    group = groups.cached.get(key)
+    assert group is not None
+
+    groups.cached.drop(key)
+    first = asyncio.create_task(client.commit("t", 5, version=9))
+    await asyncio.sleep(0)
+    groups.cached.put(key, group, group.held_bytes)
+    codes = [await client.commit("t", 9, version=9), await first]
+
+    assert codes == [E.none, E.coordinator_not_available]
+    assert await client.committed("t") == 9
 
 
 async def test_scenario_49_topics_by_id_and_by_name(wire: Wire) -> None:

@@ -16,7 +16,7 @@ from kio.static.constants import EntityType
 from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms
+from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms, sent_again
 from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -453,6 +453,32 @@ async def test_commit_delivered_late_does_not_undo_a_newer_one(
     committed = await stored(clock_store, keys)
     assert committed is not None and committed["offset"] == 9
     assert await run(call(7, clock.now_ms)) == NONE, "who seeks back may commit a lower offset"
+
+
+@pytest.mark.parametrize(("after_ms", "offset", "code"), [(10, 9, NOT_AVAILABLE), (10, 3, NONE), (-90, 9, NONE)])
+async def test_commit_sent_again_does_not_undo_the_one_behind_it(
+    clock: SteppedClock, clock_store: Store, after_ms: int, offset: int, code: int
+) -> None:
+    """Another broker may have expired the group meanwhile, so that the client's next commit was stored first."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+
+    async def run(offset: int, sent_ms: int) -> int:
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        key_names, args = commit_arguments(
+            [(keys, [(Commit(2, "a", None, entries), print)])], 0, "1", (1 << 50, sent_ms)
+        )
+        found: int = (await clock_store.run(COMMIT_OFFSETS, key_names, *args))[0]
+        return found
+
+    first_ms = clock.now_ms + 100
+    await clock.advance(100 + after_ms)
+    assert await run(offset, clock.now_ms) == NONE
+    await clock.advance(100)
+    _, again_ms = sent_again((1 << 50, first_ms))
+    assert await run(5, again_ms) == code
+    committed = await stored(clock_store, keys)
+    assert committed is not None and committed["offset"] == (offset if code == NOT_AVAILABLE else 5)
 
 
 async def test_commit_delivered_late_without_a_newer_one_is_stored(clock: SteppedClock, clock_store: Store) -> None:

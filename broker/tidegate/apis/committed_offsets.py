@@ -187,7 +187,7 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
     known = context.catalog.version, context.offsets.next_question
     has_epochs = (context.consumers.known.get(keys.group) or context.streams.cached.get(keys.group)) is not None
     if has_epochs and request.member_id:
-        _commit_as_consumer(call, commit, request, known, topics, results)
+        _commit_as_consumer(call, commit, request, known, topics, results, again=False)
     else:
         context.offsets.commit(keys, commit, partial(_committed, call, request, known, topics, results, commit))
     return True
@@ -207,10 +207,14 @@ def _retention_ms(call: Call, request: Any) -> int:
 
 
 def _commit_as_consumer(
-    call: Call, commit: Commit, request: Any, known: tuple[int, int], topics: Judged, results: Results
+    call: Call, commit: Commit, request: Any, known: tuple[int, int], topics: Judged, results: Results, *, again: bool
 ) -> None:
-    """Commit as a member of a KIP-848 group; as any other client if the group is of another type by now."""
+    """Commit as a member of a KIP-848 group; as any other client if the group is of another type by now.
+
+    `again`: it was taken for a commit to a classic group first.
+    """
     context, keys = call.context, call.store.group_keys(call.org, request.group_id)
+    commits = context.consumers.commits
 
     def answered(answer: int) -> None:
         if answer == OTHER_TYPE:
@@ -219,7 +223,8 @@ def _commit_as_consumer(
             _committed(call, request, known, topics, results, None, answer)
 
     knows_epochs = call.version >= _EPOCHS_FROM
-    context.consumers.commits.commit(keys, commit, knows_epochs, answered, context.streams.submit_expiry)
+    times_ms = commits.times_ms(keys, call.arrived_s) if again else None
+    commits.commit(keys, commit, knows_epochs, answered, context.streams.submit_expiry, times_ms=times_ms)
 
 
 def _committed(
@@ -237,7 +242,7 @@ def _committed(
     """
     if answer == OTHER_TYPE:
         if commit is not None:
-            _commit_as_consumer(call, commit, request, known, topics, results)
+            _commit_as_consumer(call, commit, request, known, topics, results, again=True)
             return
         answer = _TRY_AGAIN
     if answer == _NONE:

@@ -58,6 +58,12 @@ def commit_times_ms(store: Store, group_key: str, lease_ends_ms: Callable[[], in
     return ends_ms and ends_ms - store.clock.now_ms() + now_ms, now_ms
 
 
+def sent_again(times_ms: tuple[int, int]) -> tuple[int, int]:
+    """The times of a commit that is sent again: however soon that is, commits behind it may be stored by now."""
+    ends_ms, sent_ms = times_ms
+    return ends_ms, -abs(sent_ms)
+
+
 class RecordCommit(NamedTuple):
     """One partition of a commit, on one Redis server; on Redis Cluster a second script acknowledges."""
 

@@ -107,7 +107,8 @@ class FaultyGroups:
 class ExpiringCall(Generic[Item]):
     """A call of one script for several groups; overdue groups are expired, then the call is repeated for them.
 
-    `write(groups)` returns the script's keys and arguments; the script returns NONE and a code for each item.
+    `write(groups, again)` returns the script's keys and arguments, `again` of a repeated call. The script returns NONE
+    and a code for each item.
     `reply(items, answer)` is called once for each of `groups`, with the codes of its items or with a failure.
     If a key of one group fails the script, it is repeated for each group, and the group is added to `faulty`.
     """
@@ -119,7 +120,7 @@ class ExpiringCall(Generic[Item]):
         store: Store,
         expire: Expire,
         script: Script,
-        write: Callable[[Gathered[Item]], tuple[list[str], list[Arg]]],
+        write: Callable[[Gathered[Item], bool], tuple[list[str], list[Arg]]],
         reply: Callable[[list[Item], Sequence[int] | Failure], None],
         faulty: FaultyGroups,
         tries: int = 0,
@@ -128,10 +129,10 @@ class ExpiringCall(Generic[Item]):
         self._store, self._expire, self._script = store, expire, script
         self._write, self._reply, self._faulty, self._tries = write, reply, faulty, tries
 
-    def send(self) -> None:
+    def send(self, again: bool = False) -> None:
         """Queue the call for this tick's write; what cannot be sent is answered with a failure."""
         try:
-            key_names, args = self._write(self.groups)
+            key_names, args = self._write(self.groups, again)
             self._store.send_script(self._script, key_names, args, self._answered)
         except Exception as error:
             logger.exception("script_not_sent", script=self._script.name)
@@ -165,7 +166,7 @@ class ExpiringCall(Generic[Item]):
     def _send_alone(self, keys: GroupKeys, items: list[Item], tries: int) -> None:
         call = ExpiringCall(self._store, self._expire, self._script, self._write, self._reply, self._faulty, tries)
         call.groups.append((keys, items))
-        call.send()
+        call.send(again=True)
 
     def _answer(self, items: list[Item], answer: Sequence[int] | Failure) -> None:
         """Pass the answer to one group's items; an exception there fails them, and no other group."""

@@ -161,7 +161,7 @@ class Heartbeats:
         call.groups += groups
         call.send()
 
-    def _write(self, groups: Gathered[QueuedHeartbeat]) -> tuple[list[str], list[Arg]]:
+    def _write(self, groups: Gathered[QueuedHeartbeat], again: bool) -> tuple[list[str], list[Arg]]:
         key_names: list[str] = []
         args: list[Arg] = []
         now_s, begin = self._clock(), self.snapshots.begin

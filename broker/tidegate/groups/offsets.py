@@ -30,6 +30,7 @@ from tidegate.groups.commits import (
     commit_arguments,
     commit_times_ms,
     is_large,
+    sent_again,
 )
 from tidegate.groups.expire_and_retry import (
     BrokerName,
@@ -282,8 +283,10 @@ class Offsets:
         """A call whose repetitions have the times of the first: what was late stays late."""
         return ExpiringCall(self._store, self._expire, script, partial(self._arguments, times_ms), reply, self._faulty)
 
-    def _arguments(self, times_ms: tuple[int, int], groups: Gathered[QueuedBatch]) -> tuple[list[str], list[Arg]]:
-        return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), times_ms)
+    def _arguments(
+        self, times_ms: tuple[int, int], groups: Gathered[QueuedBatch], again: bool
+    ) -> tuple[list[str], list[Arg]]:
+        return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), sent_again(times_ms) if again else times_ms)
 
 
 def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:

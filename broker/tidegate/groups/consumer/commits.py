@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
-from tidegate.groups.commits import WITHOUT_LEASE, Commit, OnCode, add_record_commits, commit_times_ms, is_large
+from tidegate.groups.commits import (
+    WITHOUT_LEASE,
+    Commit,
+    OnCode,
+    add_record_commits,
+    commit_times_ms,
+    is_large,
+    sent_again,
+)
 from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.groups.consumer.errors import OtherGroupType, StaleMemberEpoch
 from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
@@ -73,12 +82,17 @@ class ConsumerCommits:
 
         node = self._store.node(keys.group)
         key_names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.offsets]
-        args: list[Arg] = [*first_ms]
+        args: list[Arg] = [*(first_ms if times_ms is None else sent_again(times_ms))]
         args += (commit.generation, commit.member_id, int(not knows_epochs))
         args += [len(commit.entries) // 2, *commit.entries]
         add_record_commits([commit.records], key_names, args)
         script = COMMIT_WHILE_FREE if is_large(commit.entries) else COMMIT_CONSUMER_OFFSETS
         self._store.send_script(script, key_names, args, answered)
+
+    def times_ms(self, keys: GroupKeys, arrived_s: float) -> tuple[int, int]:
+        """The times of a commit that came at `arrived_s`, by `perf_counter`, and was sent elsewhere first."""
+        ends_ms, now_ms = commit_times_ms(self._store, keys.group, self.lease_ends_ms)
+        return ends_ms, now_ms and now_ms - int((perf_counter() - arrived_s) * 1000)
 
 
 def _expired(
