@@ -31,7 +31,7 @@ from tidegate.server.pending_request import CLOSED, PendingRequest
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.routes import find_route
-from tidegate.server.stalls import take_late
+from tidegate.server.stalls import STALL_S, peer_has_closed, take_late
 from tidegate.server.sweeping import ConnectionState
 from tidegate.telemetry.metrics import metrics
 
@@ -322,12 +322,15 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             server.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """Take what was received before the pause; read more if no limit is reached by this."""
+        """Take what was received before the pause, unless its client has left; read more if this reaches no limit."""
         self._resuming = False
         if self._ended or self._closing or self._draining:
             return
-        self._paused = False
         self.last_active_s = perf_counter()
+        if self.last_active_s - self._paused_s > STALL_S and peer_has_closed(self):
+            self.abort()
+            return
+        self._paused = False
         self.half_since_s += self.last_active_s - self._paused_s
         self._take_frames()
         if not (self._paused or self._ended or self._closing):

@@ -9,6 +9,8 @@ overwrite a newer one. After a gap of the event loop, by the monotonic clock, tw
 
 Connections made during the stall wait in the listen queue and are accepted behind it: for `ACCEPT_S` the rules apply to
 each new connection. A broker whose lease was suspect has not read for as long: the rules apply when it serves again.
+The first rule also holds for one connection that was not read for as long: its client was beyond a quota, or did not
+read its replies.
 """
 
 from __future__ import annotations
@@ -151,6 +153,11 @@ class StallMonitor:
     def admits(self, connection: StalledConnection) -> bool:
         """Whether a new connection is served: not if it waited for a stall's end and its peer has closed."""
         return perf_counter() >= self._accepts_until_s or not _closed_of((connection,), self._waited_s)
+
+
+def peer_has_closed(connection: StalledConnection) -> bool:
+    """Whether the peer has closed, which a connection that is not read does not notice."""
+    return bool(_closed_of((connection,), 0.0))
 
 
 def _closed_of(connections: Iterable[StalledConnection], waited_s: float) -> list[StalledConnection]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from time import monotonic, sleep
 from typing import Any, cast
 
 import pytest
@@ -19,6 +21,7 @@ from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol import group_writers, log_writers
 from tidegate.server.listener import Server
+from tidegate.server.stalls import _closed, _fileno, _unread
 from tidegate.settings import Settings
 
 API_VERSIONS, PRODUCE, FETCH, CREATE_TOPICS, HEARTBEAT, JOIN_GROUP = 18, 0, 1, 19, 12, 11
@@ -204,3 +207,22 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def raw_socket(server: Server) -> socket.socket:
+    """A client whose bytes are in the broker's socket as soon as they are sent."""
+    return socket.create_connection(("127.0.0.1", server.ports[0]))
+
+
+def deliver(server: Server, sender: socket.socket, data: bytes, close: bool = False) -> None:
+    """Send, and wait until the broker's socket has it all; the event loop does not turn meanwhile."""
+    port, deadline_s = sender.getsockname()[1], monotonic() + 30
+    (receiver,) = (one for one in server.connections if one.client.port == port)
+    receiver.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * len(data))
+    sender.sendall(data)
+    if close:
+        sender.close()
+    fileno = _fileno(receiver)
+    while _unread(fileno) < len(data) or (close and not _closed({fileno: receiver})):
+        assert monotonic() < deadline_s, "the kernel did not deliver"
+        sleep(0.001)

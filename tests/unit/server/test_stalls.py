@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import socket
-from time import monotonic, perf_counter, sleep
+from time import perf_counter
 from typing import Any
 from unittest.mock import patch
 
@@ -11,9 +10,19 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from tests.support.samples import sample
 from tests.support.wire import encode_request, request_type
-from tests.unit.server.fakes import CREATE_TOPICS, FETCH, PRODUCE, Handlers, another, connected, on_both_loops, until
+from tests.unit.server.fakes import (
+    CREATE_TOPICS,
+    FETCH,
+    PRODUCE,
+    Handlers,
+    another,
+    connected,
+    deliver,
+    on_both_loops,
+    raw_socket,
+    until,
+)
 from tidegate.server.listener import Server
-from tidegate.server.stalls import _closed, _fileno, _unread
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))
@@ -24,25 +33,6 @@ def stall(server: Server, seconds: float) -> None:
     """As if the event loop had not turned for so long: its clocks say so."""
     server.stalls.alive_s -= seconds
     server.extend_trust()
-
-
-def raw_socket(server: Server) -> socket.socket:
-    """A client whose bytes are in the broker's socket as soon as they are sent."""
-    return socket.create_connection(("127.0.0.1", server.ports[0]))
-
-
-def deliver(server: Server, sender: socket.socket, data: bytes, close: bool = False) -> None:
-    """Send, and wait until the broker's socket has it all; the event loop does not turn meanwhile."""
-    port, deadline_s = sender.getsockname()[1], monotonic() + 30
-    (receiver,) = (one for one in server.connections if one.client.port == port)
-    receiver.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * len(data))
-    sender.sendall(data)
-    if close:
-        sender.close()
-    fileno = _fileno(receiver)
-    while _unread(fileno) < len(data) or (close and not _closed({fileno: receiver})):
-        assert monotonic() < deadline_s, "the kernel did not deliver"
-        sleep(0.001)
 
 
 @on_both_loops

@@ -13,8 +13,20 @@ from kio.schema.join_group.v9.request import JoinGroupRequest
 
 from tests.support.samples import sample
 from tests.support.wire import RawClient, encode_request, request_type
-from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
+from tests.unit.server.fakes import (
+    FETCH,
+    PRODUCE,
+    Handlers,
+    another,
+    closed,
+    connected,
+    deliver,
+    on_both_loops,
+    raw_socket,
+    until,
+)
 from tidegate.quotas.leases import ClientLimits, QuotaLeases
+from tidegate.server.muting import MUTED
 from tidegate.server.pending_request import PendingRequest
 
 HEARTBEAT: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -183,6 +195,28 @@ async def test_wait_of_a_cancelled_request_ends_its_handler() -> None:
         await client.close()
 
         await until(lambda: handlers.cancelled == ["join_group"])
+
+
+@on_both_loops
+async def test_what_a_client_left_behind_a_mute_is_discarded() -> None:
+    """It gave its request up, and was answered elsewhere; after a short mute it may have sent and closed at once."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, _):
+        metered(server, wait_s=60.0)
+        for paused_s, started in ((0.5, 2), (1.5, 3)):
+            gone = raw_socket(server)
+            await until(lambda: len(server.connections) == 2)
+            port = gone.getsockname()[1]
+            (muted,) = (one for one in server.connections if one.client.port == port)
+            deliver(server, gone, encode_request(HEARTBEAT, 1, "limited") + encode_request(PRODUCES, 2), close=True)
+            while not muted.blocked & MUTED:
+                await asyncio.sleep(0)
+
+            muted._paused_s -= paused_s
+            muted._muted_until_s = 0.0
+            muted._await_end()
+            await until(lambda: len(server.connections) == 1)
+            assert len(handlers.started) == started
 
 
 @on_both_loops
