@@ -9,7 +9,7 @@ KEYS[5]     offsets      hash  <topic>:<partition> -> JSON of offset, leader epo
 KEYS[6...]  records      stream  of a partition of format record; behind it its meta (hash, state) and readers (hash, group ->
             its owner's record when it read last); three keys for each such partition
 ARGV[1]     when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
-ARGV[2]     when the broker sent the script, ms by Redis's clock; negative if it is sent again, 0 if it does not know
+ARGV[2]     when the commit came to the broker, ms by Redis's clock; negative if it is sent again, 0 if unknown
 ARGV[3]     member epoch
 ARGV[4]     member id
 ARGV[5]     1 if the client's version of the request knows no member epochs

@@ -12,7 +12,7 @@ KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenc
 ARGV[1]     maximum number of stored events, 0 for none
 ARGV[2]     broker
 ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
-ARGV[4]     when the broker sent the script, ms by Redis's clock; negative if it is sent again, 0 if it does not know
+ARGV[4]     when the commit came to the broker, ms by Redis's clock; negative if it is sent again, 0 if unknown
 ARGV[5...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
             it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for
             each: generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each

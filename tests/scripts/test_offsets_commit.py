@@ -6,6 +6,8 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +18,8 @@ from kio.static.constants import EntityType
 from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.apis import committed_offsets, slices
+from tidegate.apis.call import Call
 from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms, sent_again
 from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
@@ -220,9 +224,9 @@ async def test_commit_repeated_behind_an_expiry_has_the_times_of_its_first_sendi
     await clock.advance(10_000)
     asked: list[str] = []
 
-    def times(store: Store, group_key: str, ends_ms: Callable[[], int]) -> tuple[int, int]:
+    def times(store: Store, group_key: str, ends_ms: Callable[[], int], arrived_s: float) -> tuple[int, int]:
         asked.append(group_key)
-        return commit_times_ms(store, group_key, ends_ms)
+        return commit_times_ms(store, group_key, ends_ms, arrived_s)
 
     monkeypatch.setattr("tidegate.groups.offsets.commit_times_ms", times)
 
@@ -479,6 +483,48 @@ async def test_commit_sent_again_does_not_undo_the_one_behind_it(
     assert await run(5, again_ms) == code
     committed = await stored(clock_store, keys)
     assert committed is not None and committed["offset"] == (offset if code == NOT_AVAILABLE else 5)
+
+
+@pytest.mark.parametrize(("waited_s", "code"), [(1.0, NOT_AVAILABLE), (0.0, NONE)])
+async def test_commit_that_waited_in_its_broker_does_not_undo_a_newer_one(
+    clock: SteppedClock, clock_store: Store, waited_s: float, code: int
+) -> None:
+    """For the catalogue, a quota, or its turn among large requests."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+    offsets = Offsets(clock_store)
+
+    async def commit(offset: int, arrived_s: float) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        entries = [offset_field("t1", 0), entry_json(offset, -1, T1.topic_hex, "")]
+        offsets.commit(keys, Commit(2, "a", None, entries, arrived_s=arrived_s), answer.set_result)
+        return await asyncio.wait_for(answer, 30)
+
+    clock_store.clock.observe(clock.now_ms, 0.0)
+    assert await commit(9, perf_counter()) == NONE
+    await clock.advance(600)
+    clock_store.clock.observe(clock.now_ms, 0.0)
+    assert await commit(5, perf_counter() - waited_s) == code
+
+
+async def test_commit_in_parts_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have committed elsewhere what is left."""
+    client, replies, begun = SimpleNamespace(closed=False), list[Any](), list[str]()
+    given = {"client": client, "version": 9, "reply": replies.append}
+    call: Any = SimpleNamespace(**{**dict.fromkeys(Call.__slots__), **given})
+
+    def commit_part(part: Any, request: Any) -> None:
+        begun.extend(one.name for one in request.topics)
+        part.future.set_result([(one.name, [(0, NONE)]) for one in request.topics])
+        client.closed = True
+
+    monkeypatch.setattr(committed_offsets, "offset_commit", commit_part)
+    monkeypatch.setattr(slices, "PARTITIONS", 1)
+    await committed_offsets._commit_in_parts(
+        call, commit_request(9, topics={name: {0: (1, "")} for name in ("t1", "t2", "t3")})
+    )
+
+    assert begun == ["t1"] and len(replies) == 1
 
 
 async def test_commit_delivered_late_without_a_newer_one_is_stored(clock: SteppedClock, clock_store: Store) -> None:

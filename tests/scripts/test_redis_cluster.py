@@ -661,7 +661,7 @@ class Commits:
         """KEYS and ARGV, with the times of now."""
         commit = Commit(1, "m-1", None, [offset_field("t1", 0), entry_json(offset, -1, "0" * 32, "")])
         ends_ms = self.store.clock.now_ms() + self.lease_ms
-        times_ms = commit_times_ms(self.store, keys.group, lambda: ends_ms)
+        times_ms = commit_times_ms(self.store, keys.group, lambda: ends_ms, commit.arrived_s)
         return commit_arguments([(keys, [(commit, print)])], 0, "1", times_ms)
 
     async def run(self, call: tuple[list[str], list[Any]]) -> int:

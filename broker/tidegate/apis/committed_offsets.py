@@ -18,6 +18,7 @@ from tidegate.apis.record_groups import acknowledge, record_commits
 from tidegate.apis.registry import inline_api
 from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of, unknown_topics
+from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import OTHER_TYPE
 from tidegate.groups.offsets import entry_json, offset_field
@@ -75,6 +76,8 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
     for topics in batches_of(request.topics, "partitions"):
         part = _PartCall(call)
         try:
+            if call.client.closed:
+                raise CoordinatorNotAvailable("the client has left")  # it may commit elsewhere by now
             offset_commit(part, Fields(request, topics=topics))
             results += await part.future
         except Exception as error:  # noqa: BLE001 - the request must be answered
@@ -182,6 +185,7 @@ def _commit(call: Call, request: Any, refreshed: bool) -> bool:
         call.client_id or "",
         call.client.host,
         record_commits(call, request.group_id, topics, results) if context.catalog.record_topics else (),
+        call.arrived_s,
     )
     keys = context.store.group_keys(org, request.group_id)
     known = context.catalog.version, context.offsets.next_question
@@ -223,7 +227,7 @@ def _commit_as_consumer(
             _committed(call, request, known, topics, results, None, answer)
 
     knows_epochs = call.version >= _EPOCHS_FROM
-    times_ms = commits.times_ms(keys, call.arrived_s) if again else None
+    times_ms = commits.times_ms(keys, commit) if again else None
     commits.commit(keys, commit, knows_epochs, answered, context.streams.submit_expiry, times_ms=times_ms)
 
 

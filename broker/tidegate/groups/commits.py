@@ -1,4 +1,4 @@
-"""One OffsetCommit, and what its script is given: which script takes it, when it was sent, whose offsets.
+"""One OffsetCommit, and what its script is given: which script takes it, when it came, whose offsets.
 
 **Much metadata.** Offsets must be stored when memory ends, or consumers would repeat records; a commit adds about 150
 bytes a partition, once. Metadata may add 4 kB a partition each time, and would take what the other groups need: a full
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Final, NamedTuple
 
 from tidegate.groups.coalesce import Gathered
@@ -42,26 +43,33 @@ def is_large(entries: Sequence[str]) -> bool:
     return sum(map(len, entries)) > METADATA_MAX + _PLAIN_ENTRY * len(entries) // 2
 
 
-def commit_times_ms(store: Store, group_key: str, lease_ends_ms: Callable[[], int]) -> tuple[int, int]:
-    """By which the scripts recognise a commit that was delayed on its way: when the lease ends, and when it was sent.
-
-    Both by the clock of the server that has the group, in Redis Cluster another than the one that has the lease. The
-    second is 0 where that clock is not known yet.
-    """
+def lease_end_ms(store: Store, group_key: str, lease_ends_ms: Callable[[], int]) -> int:
+    """When the lease ends, by the clock of the server that has the group: in Redis Cluster another than the lease's."""
     ends_ms = lease_ends_ms()
-    if not store.is_sharded:
-        return ends_ms, store.clock.now_ms() if store.clock.is_known else UNKNOWN_TIME
+    if not store.is_sharded or ends_ms == WITHOUT_LEASE:
+        return ends_ms
     clock = store.node(group_key).clock
-    if not clock.is_known:
-        return WITHOUT_LEASE, UNKNOWN_TIME
-    now_ms = clock.now_ms()
-    return ends_ms and ends_ms - store.clock.now_ms() + now_ms, now_ms
+    return ends_ms - store.clock.now_ms() + clock.now_ms() if clock.is_known else WITHOUT_LEASE
+
+
+def commit_times_ms(
+    store: Store, group_key: str, lease_ends_ms: Callable[[], int], arrived_s: float
+) -> tuple[int, int]:
+    """By which the scripts recognise a commit that was delayed on its way: when the lease ends, and when it came.
+
+    Both by the clock of the server that has the group; the second is 0 where that is not known yet.
+    """
+    if store.is_sharded:
+        clock, ends_ms = store.node(group_key).clock, lease_end_ms(store, group_key, lease_ends_ms)
+    else:
+        clock, ends_ms = store.clock, lease_ends_ms()
+    return ends_ms, int((arrived_s + clock.offset_s) * 1000) if clock.is_known else UNKNOWN_TIME
 
 
 def sent_again(times_ms: tuple[int, int]) -> tuple[int, int]:
     """The times of a commit that is sent again: however soon that is, commits behind it may be stored by now."""
-    ends_ms, sent_ms = times_ms
-    return ends_ms, -abs(sent_ms)
+    ends_ms, arrived_ms = times_ms
+    return ends_ms, -arrived_ms
 
 
 class RecordCommit(NamedTuple):
@@ -97,6 +105,8 @@ class Commit:
     client_host: str = ""
     records: Sequence[RecordCommit] = ()
     """Of its partitions, those of format record that its script acknowledges."""
+    arrived_s: float = field(default_factory=perf_counter)
+    """When its request came, by `perf_counter`."""
 
 
 QueuedBatch = tuple[Commit, OnCode]

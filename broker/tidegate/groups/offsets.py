@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -162,6 +163,8 @@ class Offsets:
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
+        self._oldest_s = math.inf
+        """When the first of the queued commits came."""
         self._scheduled = False
 
     def takes_metadata(self, metadata: str) -> bool:
@@ -188,6 +191,8 @@ class Offsets:
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND if the
         group does not exist and the commit names a generation.
         """
+        if commit.arrived_s < self._oldest_s:
+            self._oldest_s = commit.arrived_s
         queued = self._commits.get(keys.group)
         if queued is None:
             self._commits[keys.group] = keys, [(commit, on_code)]
@@ -241,6 +246,7 @@ class Offsets:
             shards.setdefault(keys.group if alone else keys.shard_keys.shard, []).append(gathered)
         for groups in shards.values():
             self._send_commits(groups)
+        self._oldest_s = math.inf
 
     def _ask_version(self) -> None:
         """Read the catalogue's version ahead of the commits, to verify that their topics existed."""
@@ -258,7 +264,7 @@ class Offsets:
         reply = _hand_out
         if self._prove is not None:
             reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
-        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms)
+        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms, self._oldest_s)
         call, size = self._call(times_ms, reply), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)

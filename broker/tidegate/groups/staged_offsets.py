@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tidegate.groups.commits import WITHOUT_LEASE, Commit, commit_times_ms, is_large
+from tidegate.groups.commits import WITHOUT_LEASE, Commit, is_large, lease_end_ms
 from tidegate.groups.identity import candidate
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
@@ -34,7 +34,7 @@ async def stage(
     GroupIdNotFound (a share group, or none and the commit has a generation), ConcurrentTransactions (the transaction
     ended), CoordinatorNotAvailable (the broker's lease ended), StoreUnavailable.
     """
-    ends_ms, _ = commit_times_ms(store, keys.group, lease_ends_ms)
+    ends_ms = lease_end_ms(store, keys.group, lease_ends_ms)
     await store.run(
         STAGE_WHILE_FREE if is_large(commit.entries) else STAGE_OFFSETS,
         [keys.group, keys.members, keys.instances, keys.offsets, keys.staged, keys.shard_keys.groups,

@@ -198,7 +198,7 @@ async def test_wait_of_a_cancelled_request_ends_its_handler() -> None:
 
 
 @on_both_loops
-async def test_what_a_client_left_behind_a_mute_is_discarded() -> None:
+async def test_muted_connection_of_a_client_that_left_is_closed_unread() -> None:
     """It gave its request up, and was answered elsewhere; after a short mute it may have sent and closed at once."""
     handlers = Handlers()
     async with connected(handlers) as (server, _):

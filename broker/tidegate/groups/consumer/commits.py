@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from time import perf_counter
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
@@ -65,7 +64,7 @@ class ConsumerCommits:
 
         `times_ms` are the times of the first of several tries.
         """
-        first_ms = times_ms or commit_times_ms(self._store, keys.group, self.lease_ends_ms)
+        first_ms = times_ms or self.times_ms(keys, commit)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Failure):
@@ -89,10 +88,9 @@ class ConsumerCommits:
         script = COMMIT_WHILE_FREE if is_large(commit.entries) else COMMIT_CONSUMER_OFFSETS
         self._store.send_script(script, key_names, args, answered)
 
-    def times_ms(self, keys: GroupKeys, arrived_s: float) -> tuple[int, int]:
-        """The times of a commit that came at `arrived_s`, by `perf_counter`, and was sent elsewhere first."""
-        ends_ms, now_ms = commit_times_ms(self._store, keys.group, self.lease_ends_ms)
-        return ends_ms, now_ms and now_ms - int((perf_counter() - arrived_s) * 1000)
+    def times_ms(self, keys: GroupKeys, commit: Commit) -> tuple[int, int]:
+        """When the lease ends, and when the commit came."""
+        return commit_times_ms(self._store, keys.group, self.lease_ends_ms, commit.arrived_s)
 
 
 def _expired(
