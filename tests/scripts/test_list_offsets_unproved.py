@@ -10,6 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import Connection, LogBroker, produce_request
 from tests.support.logs import batch_bytes
+from tidegate.errors import OffsetNotAvailable
+from tidegate.http.stored_offsets import StoredOffsets
 from tidegate.log.partition import PartitionLog
 from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
@@ -75,3 +77,16 @@ async def test_list_offsets_after_the_proof_answers_all(unproved: tuple[Connecti
     assert await listed(client, LATEST, 9) == 10
     assert await listed(client, 1_006, 9) == 6
     assert await listed(client, 1_010, 9) == -1
+
+
+async def test_offset_reset_by_rest_reads_no_end_that_is_not_known(unproved: tuple[Connection, PartitionLog]) -> None:
+    """It committed the stored high watermark as the latest offset, behind records that were acknowledged."""
+    client, log = unproved
+    source = StoredOffsets(client.broker.context, "default")
+    for timestamp in (LATEST, 1_006):
+        with pytest.raises(OffsetNotAvailable):
+            await source.offsets_at({("t", 0): timestamp})
+    assert await source.offsets_at({("t", 0): EARLIEST}) == {("t", 0): 0}
+    assert log.state is not None
+    log.state.high_watermark = log.state.end  # as a proof leaves it
+    assert await source.offsets_at({("t", 0): LATEST}) == {("t", 0): 10}

@@ -41,7 +41,10 @@ class StoredOffsets:
         return {topic.name: range(topic.partition_count) for topic in self.context.catalog.topics(self.org)}
 
     async def offsets_at(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """As ListOffsets: at a timestamp, ms, EARLIEST or LATEST; -1 without a record at or after it."""
+        """As ListOffsets: at a timestamp, ms, EARLIEST or LATEST; -1 without a record at or after it.
+
+        Raises UnknownTopicOrPartition, StoreUnavailable, and OffsetNotAvailable while the high watermark is not known.
+        """
         places, offsets = list(wanted), list[int]()
         for first in range(0, len(places), _AT_ONCE_MAX):
             some: Sequence[TopicPartition] = places[first : first + _AT_ONCE_MAX]
@@ -57,10 +60,10 @@ class StoredOffsets:
         if topic is None or place[1] >= topic.partition_count:
             raise UnknownTopicOrPartition(f"{place[0]} {place[1]} was deleted meanwhile")
         log = self.context.logs.partition(topic, place[1])
-        known = await log.end_offset()
+        if timestamp == EARLIEST:
+            return (await log.end_offset()).log_start_offset
+        known = await log.latest()
         if timestamp == LATEST:
             return known.high_watermark
-        if timestamp == EARLIEST:
-            return known.log_start_offset
         found = await log.offset_for_timestamp(timestamp)
         return _NOWHERE if found is None or found[0] >= known.high_watermark else found[0]
