@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from tidegate import startup
 
@@ -25,12 +25,11 @@ OPTIONS: Final = (
 """Settings with an option of their own; the others take `--set NAME=VALUE`."""
 
 
-@dataclass(slots=True)
-class ServeOptions:
+class ServeOptions(NamedTuple):
     """The options of a command line: settings by name, and the assignments of `--set`."""
 
-    settings: dict[str, str] = field(default_factory=dict)
-    assignments: list[str] = field(default_factory=list)
+    settings: Mapping[str, str] = MappingProxyType({})
+    assignments: Sequence[str] = ()
 
 
 def parse(arguments: Sequence[str]) -> ServeOptions | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import os
 import subprocess
@@ -30,7 +29,7 @@ def test_options_are_those_of_the_command_line() -> None:
 
 
 def test_dev_options_are_those_of_the_command_line() -> None:
-    defaults = dataclasses.asdict(dev.DevOptions())
+    defaults = dev.DevOptions()._asdict()
 
     assert {f"--{name.replace('_', '-')}": value for name, value in defaults.items()} == declared_options("dev")
 

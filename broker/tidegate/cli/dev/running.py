@@ -10,12 +10,11 @@ from __future__ import annotations
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class DevCluster:
+class DevCluster(NamedTuple):
     """One running `tidegate dev`."""
 
     pid: int
@@ -46,7 +45,7 @@ def note(cluster: DevCluster) -> None:
     """Register a running cluster atomically."""
     path = _path(cluster.pid)
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(asdict(cluster), indent=1) + "\n", "utf-8")
+    fresh.write_text(json.dumps(cluster._asdict(), indent=1) + "\n", "utf-8")
     fresh.replace(path)
 
 
