@@ -16,9 +16,11 @@ UNUSED: Final = ("greenlet", "hypothesis", "rich", "snappy", "twisted")
 for strategies of its types, structlog rich for coloured tracebacks and greenlet and twisted for loggers of theirs,
 prometheus_client snappy for remote writes. They do without, at a fifth of the time of a start and 15 MB less."""
 GC_THRESHOLDS: Final = (30_000, 0, 1_700)
-"""Imports and event-loop ticks allocate more objects than the default threshold of 700, and reference counting frees
-them: 1,000 requests that wait are 30,000 objects. Every other collection is one of the second generation, which visits
-at most 60,000 objects, and takes 20 ms; the oldest generation is collected after 100 million."""
+"""Once a broker is ready. Event-loop ticks allocate more objects than the default threshold of 700, and reference
+counting frees them: 1,000 requests that wait are 30,000 objects. Every other collection is one of the second
+generation, which visits at most 60,000 objects, and takes 20 ms; the oldest is collected after 100 million."""
+_START_THRESHOLD: Final = 1_000_000
+"""Until a broker is ready: imports make 150,000 objects, of which collections find 1,500 to free, in 50 ms."""
 _ARENA_MAX_OPTION: Final = -8
 """`M_ARENA_MAX` of glibc's mallopt."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -79,7 +81,7 @@ def _defer_aiohttp_client() -> None:
 
 
 def prepare() -> None:
-    """Make imports of unused packages fail, and collect garbage rarely. For a broker's own process alone.
+    """Make imports of unused packages fail, and collect no garbage yet. For a broker's own process alone.
 
     The threads of a broker allocate in one arena: few allocate at the same time, and each arena keeps 1 MB of its own.
 
@@ -91,7 +93,7 @@ def prepare() -> None:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # typeshed knows modules only
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     _defer_aiohttp_client()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(_START_THRESHOLD)
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_ARENA_MAX_OPTION, 1)
 

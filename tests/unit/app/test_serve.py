@@ -114,7 +114,7 @@ def test_prepare_keeps_what_is_imported_already(monkeypatch: pytest.MonkeyPatch)
         startup.prepare()
         assert sys.modules == {"rich": sys, "greenlet": None, "hypothesis": None, "snappy": None, "twisted": None}
         assert os.environ == {"PYDANTIC_DISABLE_PLUGINS": "1"}
-        assert gc.get_threshold() == startup.GC_THRESHOLDS
+        assert gc.get_threshold()[0] > 500_000  # imports make 150,000 objects
     finally:
         gc.set_threshold(*thresholds)
 
