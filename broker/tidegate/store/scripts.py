@@ -71,7 +71,7 @@ def _with_includes(text: str, observed: set[str]) -> str:
         if included in observed:
             return ""
         observed.add(included)
-        return _with_includes(read(included), observed)
+        return _with_includes(_resolved(included), observed)
 
     return _INCLUDE.sub(include, text)
 
@@ -88,8 +88,14 @@ def _with_constants(text: str) -> str:
 
 
 @cache
+def _resolved(name: str) -> str:
+    """The text of a script file with the texts of its constants: files are included by many scripts."""
+    return _with_constants(read(name))
+
+
+@cache
 def _render(name: str, allows_oom: bool = True) -> tuple[bytes, str]:
-    text = _with_constants(_with_includes(read(name), set(_CONSTANT_FILES)))
+    text = _with_includes(_resolved(name), set(_CONSTANT_FILES))
     if not allows_oom:
         text = text.replace(" flags=allow-oom", "", 1)
     source = text.encode()
@@ -113,7 +119,7 @@ def library() -> Library:
     """
     observed = set(_CONSTANT_FILES)
     included = "".join(_with_includes(line, observed) for name in FUNCTIONS for line in _includes_of(read(name)))
-    text = _with_constants("local KEYS, ARGV\n" + included + "".join(map(_registration, FUNCTIONS)))
+    text = "local KEYS, ARGV\n" + included + "".join(map(_registration, FUNCTIONS))
     digits = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:_HASH_DIGITS]
     functions = {name: _function_name(name, digits) for name in FUNCTIONS}
     for name in FUNCTIONS:
@@ -131,7 +137,7 @@ def _function_name(name: str, digits: str) -> str:
 
 def _registration(name: str) -> str:
     """The Lua text that registers a script as a function, with its flags."""
-    text = read(name)
+    text = _resolved(name)
     header = _HEADER.match(text)
     if header is None:
         raise ValueError(f"{name} does not begin with #!lua")
