@@ -162,6 +162,8 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
                 if len(pipeline) >= IN_FLIGHT_MAX or self.unsent >= out_bytes_max or self.blocked or not server.serving:
                     self._pause()
                     break
+                if frame is not None and frame[2] == len(frame[0]):
+                    break  # nothing was received behind it
                 frame = splitter.take()
                 if frame is None:
                     self._reserve_frame()
