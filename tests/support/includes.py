@@ -26,6 +26,7 @@ def replace_include(name: str, source: str | None) -> None:
     if scripts.read is not _read:
         patch.object(scripts, "read", _read).start()
         patch.object(scripts, "_with_constants", cache(scripts._with_constants)).start()  # the slow part of rendering
+    scripts._resolved.cache_clear()
     scripts._render.cache_clear()
     scripts.library.cache_clear()
 
