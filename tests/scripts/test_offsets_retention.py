@@ -10,10 +10,12 @@ import pytest
 from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.groups import retention
 from tidegate.groups.offsets import entry_json
 from tidegate.groups.retention import Retention, sweep
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
+from tidegate.store.redis_clock import ServerClock
 from tidegate.store.store import Store
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -201,3 +203,20 @@ async def test_broker_sweeps_its_own_shards_by_itself(store: Store, monkeypatch:
     finally:
         await retention.close()
     assert await store.command("EXISTS", foreign.group) == 1
+
+
+async def test_sweep_leaves_groups_of_a_node_whose_clock_differs(
+    clock: SteppedClock, clock_store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Redis Cluster each node judges by its own clock, which may be another than the one that has the leases."""
+    broker = Broker(clock_store, FakeCatalog(T1))
+    await broker.ask(commit_request(9))
+    await clock.advance(WEEK_MS)
+    own = ServerClock()
+    monkeypatch.setattr(retention, "clock_of", lambda store, key: own)
+    monkeypatch.setattr(Store, "is_sharded", property(lambda store: True))
+    for difference_ms in (None, 8 * 86_400_000):
+        own.difference_ms = difference_ms
+        assert await swept(clock_store, keys) == ["t1:0"]
+    own.difference_ms = 0
+    assert await swept(clock_store, keys) is None

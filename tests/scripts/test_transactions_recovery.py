@@ -441,3 +441,15 @@ def _noting_threads(call: Callable[..., Any], threads: list[str]) -> Callable[..
         return call(*args)
 
     return noting
+
+
+async def test_idle_id_is_not_forgotten_while_the_clocks_differ(brokers: Brokers) -> None:
+    """Redis's clock may be the wrong one: its producer would get INVALID_PRODUCER_ID_MAPPING."""
+    await brokers.producer().init()
+    coordinator = brokers.all[0].context.transactions
+    keys, clock = coordinator.records.keys("default", "T"), brokers.all[0].store.clock
+    for difference_ms, remains in ((None, True), (8 * 86_400_000, True), (0, False)):
+        clock.difference_ms = difference_ms
+        await brokers.all[0].store.command("HSET", keys.transaction, "update_ms", 1)
+        await coordinator.handle_deadline(keys)
+        assert (await coordinator.records.read(keys) is not None) is remains

@@ -78,7 +78,7 @@ class Client(Protocol):
         """Whether it has closed its connection."""
 
 
-class Asking(Protocol):
+class PendingCall(Protocol):
     """The request that asks for a decision."""
 
     @property
@@ -93,14 +93,14 @@ class Asking(Protocol):
 class _Queued(NamedTuple):
     work: Any
     on_decided: Callable[[Any], None]
-    asking: Asking | None
+    call: PendingCall | None
 
     def has_given_up(self, now_s: float) -> bool:
         """Whether the client may wait no more; what nobody waits for has none."""
-        if self.asking is None:
+        if self.call is None:
             return False
-        age_s = now_s - self.asking.arrived_s
-        return age_s > LATE_S or (age_s > GIVEN_UP_S and self.asking.client.closed)
+        age_s = now_s - self.call.arrived_s
+        return age_s > LATE_S or (age_s > GIVEN_UP_S and self.call.client.closed)
 
 
 def stored_sizes(*stored: Mapping[bytes, bytes]) -> Iterator[int]:
@@ -156,13 +156,13 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         keys: GroupKeys,
         work: Work | None,
         on_decided: Callable[[Answer | KafkaError], None],
-        asking: Asking | None = None,
+        call: PendingCall | None = None,
     ) -> None:
         """Queue work for the group's next decision; `on_decided` gets its answer or its error once.
 
         Work of a client that may have given up is answered COORDINATOR_LOAD_IN_PROGRESS.
         """
-        queued = _Queued(work, on_decided, asking)
+        queued = _Queued(work, on_decided, call)
         queue = self._queues.get(keys.group)
         if queue is not None:
             queue.append(queued)
@@ -174,10 +174,10 @@ class DecisionQueue(Generic[Work, Answer, Group]):
         """Queue the expiry of what is overdue in one group; `on_expired` gets an answer, or the error."""
         self.submit(keys, None, on_expired)
 
-    async def run(self, keys: GroupKeys, work: Work | None, asking: Asking | None = None) -> Answer:
+    async def run(self, keys: GroupKeys, work: Work | None, call: PendingCall | None = None) -> Answer:
         """Submit work and wait for its answer. Raises the KafkaError that it is answered with, StoreUnavailable."""
         decided: asyncio.Future[Answer | KafkaError] = asyncio.get_running_loop().create_future()
-        self.submit(keys, work, partial(_set_result, decided), asking)
+        self.submit(keys, work, partial(_set_result, decided), call)
         answer = await decided
         try:
             if isinstance(answer, KafkaError):

@@ -13,6 +13,7 @@ from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group
 from tidegate.groups.expiry import group_of
 from tidegate.groups.offsets import offset_field, split_field
 from tidegate.settings import Settings
+from tidegate.store.clocks import clock_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -75,13 +76,17 @@ async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGon
     """Expire offsets in every group of some shards. Returns the number of offsets deleted. Raises StoreUnavailable."""
     expired = 0
     for shard in shards:
-        groups = [
-            group_of(store, name.decode()) for name in await store.command("HKEYS", store.shard_keys(shard).groups)
-        ]
+        names = await store.command("HKEYS", store.shard_keys(shard).groups)
+        groups = [keys for keys in (group_of(store, name.decode()) for name in names) if _agrees(store, keys)]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             expired += sum(await asyncio.gather(*(expire(store, keys, broker, on_gone) for keys in batch)))
     return expired
+
+
+def _agrees(store: Store, keys: GroupKeys) -> bool:
+    """Whether the clock by which offsets expire may be right; without Redis Cluster the sweep asked before."""
+    return not store.is_sharded or clock_of(store, keys.group).agrees
 
 
 async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | None = None) -> int:

@@ -32,10 +32,12 @@ class ServerClock:
     """The time of one Redis server.
 
     `offset_s` is that time minus `perf_counter`; before the first observation, this broker's time minus it.
+    `difference_ms` is how far this broker's clock is ahead of the server's; None before the first observation.
     """
 
     def __init__(self) -> None:
         self.is_known = False
+        self.difference_ms: int | None = None
         self.offset_s = time.time() - perf_counter()
 
     def observe(self, now_ms: int, round_trip_s: float) -> bool:
@@ -44,34 +46,30 @@ class ServerClock:
             return False
         self.offset_s = now_ms / 1000 - (perf_counter() - round_trip_s / 2)
         self.is_known = True
+        self.difference_ms = round(time.time() * 1000) - self.now_ms()
         return True
 
     def now_ms(self) -> int:
         """The server's time."""
         return int((perf_counter() + self.offset_s) * 1000)
 
+    @property
+    def agrees(self) -> bool:
+        """Whether the clocks are known to differ by at most DIFFERENCE_MAX_MS; checked before deletions by time."""
+        return self.difference_ms is not None and abs(self.difference_ms) <= DIFFERENCE_MAX_MS
+
 
 class RedisClock(ServerClock):
-    """`difference_ms` is how far this broker's clock is ahead of Redis's; None before the first observation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.difference_ms: int | None = None
+    """The clock of the server that has the leases: it tells when it begins or ceases to agree."""
 
     def observe(self, now_ms: int, round_trip_s: float) -> bool:
         """The same; logs when the clocks begin or cease to differ."""
         agreed, known = self.agrees, self.is_known
         if not super().observe(now_ms, round_trip_s):
             return False
-        self.difference_ms = round(time.time() * 1000) - self.now_ms()
         agrees = self.agrees
         if agrees and known and not agreed:
             logger.info("clock_agrees", difference_ms=self.difference_ms)
         elif not agrees and (agreed or not known):
             logger.warning("clock_differs", difference_ms=self.difference_ms, allowed_ms=DIFFERENCE_MAX_MS)
         return True
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the clocks are known to differ by at most DIFFERENCE_MAX_MS; checked before deletions by time."""
-        return self.difference_ms is not None and abs(self.difference_ms) <= DIFFERENCE_MAX_MS

@@ -17,6 +17,7 @@ import structlog
 from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.settings import Settings
 from tidegate.store.calls import error_of
+from tidegate.store.clocks import clock_of
 from tidegate.store.keys import TransactionKeys
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -212,12 +213,16 @@ class Coordinator:
     # -- completing
 
     async def handle_deadline(self, keys: TransactionKeys) -> None:
-        """Abort an overdue transaction, begin to complete a decided one, forget an id that was not used for long."""
+        """Abort an overdue transaction, begin to complete a decided one, forget an id that was not used for long.
+
+        Not while the clocks differ: that of Redis, which says how long, may be wrong.
+        """
         one = await self.records.read(keys)
         if one is None or one.is_idle:
             if one is None:
                 await self.records.report_lost(keys)
-            await self.records.forget(keys, one)
+            if one is None or clock_of(self._store, keys.transaction).agrees:
+                await self.records.forget(keys, one)
             return
         if one.state is State.ONGOING:
             aborted = await self.records.write(keys, one, transitions.fence(one), only_if_overdue=True)

@@ -10,7 +10,7 @@ from tidegate.groups.consumer.conversion import MetadataCodec
 from tidegate.groups.consumer.coordinator import ConsumerGroups, OnDecided
 from tidegate.groups.consumer.model import HeartbeatAnswer, HeartbeatRequest
 from tidegate.groups.consumer.topic_view import CatalogTopics
-from tidegate.groups.decision_queue import Asking
+from tidegate.groups.decision_queue import PendingCall
 from tidegate.groups.epoch_heartbeats import EpochHeartbeats
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots, MemberSnapshot
@@ -63,16 +63,16 @@ class ConsumerHeartbeats:
         self.groups.topics.close()
 
     def answer(
-        self, keys: GroupKeys, request: HeartbeatRequest, on_decided: OnDecided, asking: Asking | None = None
+        self, keys: GroupKeys, request: HeartbeatRequest, on_decided: OnDecided, call: PendingCall | None = None
     ) -> MemberSnapshot | None:
         """Answer a heartbeat; `on_decided` gets its answer or its error. Returns the snapshot if one answered."""
         if not request.is_plain:
-            self.groups.submit(keys, request, on_decided, asking)
+            self.groups.submit(keys, request, on_decided, call)
             return None
 
         def on_reply(reply: int | Failure | None) -> None:
             if reply is None:
-                self.groups.submit(keys, request, on_decided, asking)
+                self.groups.submit(keys, request, on_decided, call)
             elif isinstance(reply, Failure):
                 on_decided(reply.error)
             else:

@@ -1,0 +1,11 @@
+"""The clock of the server that has a key."""
+
+from __future__ import annotations
+
+from tidegate.store.redis_clock import ServerClock
+from tidegate.store.store import Store
+
+
+def clock_of(store: Store, key: str) -> ServerClock:
+    """The clock by which scripts judge what is stored under a key; in Redis Cluster that of its node."""
+    return store.node(key).clock if store.is_sharded else store.clock
