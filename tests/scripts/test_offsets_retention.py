@@ -205,7 +205,7 @@ async def test_broker_sweeps_its_own_shards_by_itself(store: Store, monkeypatch:
     assert await store.command("EXISTS", foreign.group) == 1
 
 
-async def test_sweep_leaves_groups_of_a_node_whose_clock_differs(
+async def test_sweep_expires_no_offsets_while_the_clock_of_the_node_differs(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In Redis Cluster each node judges by its own clock, which may be another than the one that has the leases."""

@@ -17,6 +17,7 @@ from tidegate.cli.client import admin_client
 from tidegate.cli.places import AdminHttp
 from tidegate.cli.top.app import Top
 from tidegate.cli.top.group_screen import GroupScreen
+from tidegate.cli.top.texts import cut, shown_lines, shown_text
 
 INTERVAL_S: Final = 0.05
 TIMEOUT_S: Final = 0.6
@@ -83,3 +84,13 @@ async def test_top_group_silent_address_is_reported(silent: tuple[str, list[str]
         await pilot.app.push_screen(GroupScreen(admin, "default", "orders", INTERVAL_S))
         facts = pilot.app.screen.query_one("#facts", Static)
         await _until(pilot, lambda: "no reply within" in str(facts.render()))
+
+
+def test_cells_have_no_escape_sequences() -> None:
+    """Rich passes ESC on: a client id may clear the screen, or set the terminal's title."""
+    name = "\x1b]0;title\x07\x1b[2Jorders"
+    shown = cut(name, 60)
+    assert shown == r"\x1b]0;title\x07\x1b[2Jorders"
+    assert shown_text(name).plain == shown
+    assert shown_lines([name, "next"]).plain == f"{shown}\nnext"
+    assert cut("a" * 30, 10) == "aaaaaaaa…"

@@ -14,6 +14,7 @@ from tidegate.cli.failures import BAD_NEWS, DONE, FAILED, CommandFailed
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import RedisServer, to_places
 from tidegate.diagnosis.formatting import counted, size
+from tidegate.telemetry.visible import visible
 
 _OPTIONS_OF_THE_GROUP: Final = ("-h", "--help")
 
@@ -228,7 +229,7 @@ def _explain(client: Any, server: RedisServer, name: str, output: Form) -> None:
 def _part(value: Any) -> str:
     import json
 
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 @redis.command()

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from tidegate.cli.change_notice import Yes, cluster_of_brokers, confirm_change
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.output import Column, Form, Output, write_rows
 from tidegate.cli.places import Brokers, to_places
@@ -44,12 +45,14 @@ class Steps:
 def round_trip(
     brokers: Brokers,
     topic: Annotated[str, typer.Option(help="Topic, created if missing, with a retention of one hour.")] = TOPIC,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Test the cluster: produce a record, consume it, commit its offset as a group.
 
     Exit code 2 if a step fails. The topic is kept, the group is deleted.
     """
+    confirm_change(cluster_of_brokers(brokers), f"a record is appended to topic {topic}", yes)
     write_rows(output, _COLUMNS, asyncio.run(there_and_back(brokers, topic)))
 
 

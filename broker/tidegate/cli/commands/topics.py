@@ -263,6 +263,7 @@ def compact(
     partition: Annotated[int | None, typer.Argument(min=0, help="One partition.  [default: all]")] = None,
     org: Annotated[str, typer.Option(help="The topic's organisation.")] = "default",
     timeout: Annotated[int, typer.Option(min=1, metavar="SECONDS", help="How long to wait for the brokers.")] = 600,
+    yes: Yes = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Compact partitions now, as far as `min.compaction.lag.ms` allows. Exit code 1 if one was not compacted.
@@ -280,6 +281,7 @@ def compact(
         chosen = [one for one in named if partition in (None, one.index)]
         if not chosen:
             raise CommandFailed(f"there is no topic {name}" if not named else f"{name} has no partition {partition}")
+        confirm_change(cluster_of_redis(server), f"superseded records of {name} are removed", yes)
         rows = compaction_requests.compact(client, ClusterKeys(server.prefix), chosen, timeout)
     write_rows(output, _COMPACTED, rows)
     if any(row["error"] for row in rows):

@@ -17,6 +17,7 @@ from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp
 from tidegate.cli.top.figures import ORDERS, Line, Rates, cells, chosen
 from tidegate.cli.top.group_screen import GroupScreen
+from tidegate.cli.top.texts import cut, shown_text
 
 _COLUMNS: Final = (
     ("GROUP", 24), ("STATE", 10), ("MEMB", 5), ("LAG", 8), ("RATE/S", 8), ("SINCE", 10), ("TROUBLE", 15),
@@ -110,7 +111,7 @@ class Top(App[None]):
 
     def _status_line(self, text: str) -> Text:
         if self._failure:
-            return Text(self._failure, style="bold red", no_wrap=True)
+            return shown_text(self._failure, style="bold red", no_wrap=True)
         bad = sum(bool(line.severity) for line in self._lines)
         lag = sum(line.lag for line in self._lines)
         reported = f"{len(self._lines)} groups, {bad} with trouble, lag {lag:,}, by {self._order}"
@@ -123,7 +124,7 @@ class Top(App[None]):
     def _show_message(self) -> None:
         row = self._table.cursor_row
         sentence = self._shown[row].sentence if 0 <= row < len(self._shown) else ""
-        self._sentence.update(Text(sentence, no_wrap=True, overflow="ellipsis"))
+        self._sentence.update(shown_text(sentence, no_wrap=True, overflow="ellipsis"))
 
     # -- keys
 
@@ -168,5 +169,4 @@ class Top(App[None]):
 
 def _cell(text: str, width: int, style: str) -> Text:
     """Text padded to the column, with one space before the next."""
-    cut = text if len(text) < width else f"{text[: width - 2]}…"
-    return Text(cut, style=style, no_wrap=True)
+    return shown_text(cut(text, width), style=style, no_wrap=True)

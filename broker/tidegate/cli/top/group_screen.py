@@ -18,6 +18,7 @@ from tidegate.cli.client import admin_client
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp
 from tidegate.cli.top.figures import facts, member_cells, names_of, partition_cells
+from tidegate.cli.top.texts import cut, shown_lines, shown_text
 
 _MEMBERS: Final = (("MEMBER", 20), ("HOST", 15), ("NOW", 16), ("LAST", 8), ("PARTITIONS", 21))
 _PARTITIONS: Final = (("PARTITION", 26), ("COMMITTED", 12), ("END", 12), ("LAG", 10), ("OWNER", 20))
@@ -50,7 +51,7 @@ class GroupScreen(Screen[None]):
         self._partitions: DataTable[Text] = DataTable(id="partitions", cursor_type="row", cell_padding=0)
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(self._group_id), id="group")
+        yield Static(shown_text(self._group_id), id="group")
         yield self._facts
         yield self._members
         yield self._partitions
@@ -75,7 +76,7 @@ class GroupScreen(Screen[None]):
             found = await admin_client.get(self._admin, self._group_id, "", self._org)
             explained = await admin_client.get(self._admin, self._group_id, "explain", self._org)
         except CommandFailed as failure:
-            self._facts.update(Text(str(failure), style="bold red"))
+            self._facts.update(shown_text(str(failure), style="bold red"))
             self._found = None
             return
         self._found, self._summary, self._refreshed_s = found, explained["summary"], time.monotonic()
@@ -88,16 +89,13 @@ class GroupScreen(Screen[None]):
     def _refresh_status(self) -> None:
         if self._found is not None:
             now_ms = self._found["now_ms"] + int((time.monotonic() - self._refreshed_s) * 1000)
-            self._facts.update(Text("\n".join(facts(self._found, self._summary, now_ms))))
+            self._facts.update(shown_lines(facts(self._found, self._summary, now_ms)))
 
 
 def _fill(table: DataTable[Text], columns: tuple[tuple[str, int], ...], rows: list[tuple[str, ...]]) -> None:
     row = table.cursor_row
     table.clear()
     for cells in rows:
-        cut = (
-            text if len(text) < width else f"{text[: width - 2]}…"
-            for text, (_, width) in zip(cells, columns, strict=True)
-        )
-        table.add_row(*(Text(text, no_wrap=True) for text in cut))
+        texts = (cut(text, width) for text, (_, width) in zip(cells, columns, strict=True))
+        table.add_row(*(shown_text(text, no_wrap=True) for text in texts))
     table.move_cursor(row=row)
