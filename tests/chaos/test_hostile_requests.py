@@ -35,6 +35,7 @@ from tidegate.protocol.produce_request import PARTITIONS_MAX
 from tidegate.protocol.schema_walk import ELEMENTS_MAX, FEW_ELEMENTS_MAX
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, encode_record, seal
+from tidegate.server.dispatch import LARGE_BYTES
 
 
 def produce_bomb() -> bytes:
@@ -283,3 +284,19 @@ def test_page_of_a_group_of_many_partitions_leaves_neighbour_served(
     measured = measure(broker, path, path.encode(), read)  # the 12,000 logs that it loads stay in memory
 
     measured.check_loop()
+
+
+def test_offset_fetch_that_repeats_a_group_leaves_neighbour_served(broker: MeasuredBroker, broad_group: str) -> None:
+    count, answers = 8_000, list[bytes]()
+    element = uvarint(len(broad_group) + 1) + broad_group.encode() + b"\0\0"
+    request = frame(9, 8, uvarint(count + 1) + element * count + b"\0\0", tags=b"\0")
+
+    def asked(broker: BrokerProcess, request: bytes) -> bytes:
+        answers.append(ask(broker, request))
+        return answers[0]
+
+    measured = measure(broker, "offset fetch, one group repeated", request, asked)
+
+    assert len(request) < LARGE_BYTES, "so it is handled inline"
+    assert codes_of(request, answers[0]) == {E.none, E.coordinator_load_in_progress}
+    measured.check()

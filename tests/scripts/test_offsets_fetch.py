@@ -11,6 +11,7 @@ from kio.static.constants import EntityType
 
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.apis import all_offsets, bounded_answers, fetched_offsets
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.commits import Commit
 from tidegate.groups.offsets import Committed, Offsets, entry_json
@@ -19,7 +20,7 @@ from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg, Link
 from tidegate.store.store import Store
 
-NONE, NOT_COORDINATOR, UNKNOWN_ID = 0, 16, 100
+NONE, LOADING, NOT_COORDINATOR, UNKNOWN_ID = 0, 14, 16, 100
 VERSIONS = range(1, 11)
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
@@ -151,6 +152,61 @@ async def test_group_named_twice_is_answered_twice(broker: Broker) -> None:
     response = await broker.ask(kio.OffsetFetchRequest(groups=(group, group)))
     assert [one.group_id for one in response.groups] == ["orders", "orders"]
     assert (await broker.ask(kio.OffsetFetchRequest(groups=()))).groups == ()
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+async def test_group_named_many_times_is_read_once(
+    broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.ask(commit_request(9, topics={"t1": dict.fromkeys(range(4), (5, ""))}))
+    entries = list[int]()
+    monkeypatch.setattr(
+        fetched_offsets,
+        "_fetched_partition",
+        lambda index, committed: entries.append(index) or (index, committed.offset, -1, "", NONE),
+    )
+    kio = load_payload_module(9, version, EntityType.request)
+    group = fetch_request(version, {"orders": None}).groups[0]
+
+    response = await broker.ask(kio.OffsetFetchRequest(groups=(group,) * 500))
+
+    assert entries == [0, 1, 2, 3]
+    assert [len(one.topics[0].partitions) for one in response.groups] == [4] * 500
+
+
+async def test_groups_beyond_the_bytes_of_an_answer_are_retriable(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = {f"g{number}": {"t1": [0]} for number in range(4)}
+    for group_id in named:
+        await broker.ask(commit_request(9, group_id=group_id, topics={"t1": {0: (5, "x" * 1_000)}}))
+    monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 2_500)
+    kio = load_payload_module(9, 9, EntityType.request)
+
+    response = await broker.ask(fetch_request(9, named))
+    assert [one.error_code.value for one in response.groups] == [NONE, NONE, LOADING, LOADING]
+    response = await broker.ask(kio.OffsetFetchRequest(groups=fetch_request(9, named).groups[:1] * 4))
+    assert [(one.error_code.value, len(one.topics)) for one in response.groups] == [(NONE, 1)] * 2 + [(LOADING, 0)] * 2
+
+
+async def test_all_commits_of_a_group_are_answered_in_parts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.ask(commit_request(9, topics={"t2": {3: (1, ""), 1: (2, "")}, "t1": {2: (3, ""), 0: (4, "")}}))
+    monkeypatch.setattr(all_offsets, "PARTITIONS", 3)
+    parts = list[int]()
+    resolve = fetched_offsets._FetchReply.fetched
+
+    def fetched(reply: Any, place: int, answer: Any) -> None:
+        parts.append(len(answer))
+        resolve(reply, place, answer)
+
+    monkeypatch.setattr(fetched_offsets._FetchReply, "fetched", fetched)
+    response = await broker.ask(fetch_request(9, {"orders": None}))
+
+    assert parts == [3, 1]
+    assert [(topic.name, [one.partition_index for one in topic.partitions]) for topic in response.groups[0].topics] == [
+        ("t1", [0, 2]),
+        ("t2", [1, 3]),
+    ]
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 10])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Hashable
 from functools import partial
 from typing import Any, Final
 
 import structlog
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis.all_offsets import all_in_parts
+from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.plain_offset_fetch import start_plain
 from tidegate.apis.record_groups import program_offsets
@@ -18,7 +20,7 @@ from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.groups.consumer.commits import check_fetching_member
 from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, offset_field, split_field
-from tidegate.log.offload import DECODED
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
@@ -31,6 +33,7 @@ logger = structlog.get_logger()
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
+_TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
 _UNSTABLE: Final = ErrorCode.unstable_offset_commit.value
 _UNSTABLE_OFFSET: Final = -1 << 64
 """Stands for a partition whose offset an open transaction may change; no client can commit it, for it has 65 bits."""
@@ -41,38 +44,78 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 """Per topic, per partition: index, offset, leader epoch, metadata, code."""
 
 
-def _fetch_large(call: Call, request: Any) -> None:
-    """Read many partitions, part by part."""
-    call.answer_later(_fetch_in_parts(call, request), request)
+def _fetch_in_parts(call: Call, request: Any) -> None:
+    """Read several groups, all commits of a group, or many partitions, part by part."""
+    call.answer_later(_answer_in_parts(call, request), request)
 
 
-async def _fetch_in_parts(call: Call, request: Any) -> None:
-    groups = []
-    for group in request.groups:
-        whole = [group.topics] if not group.topics else batches_of(group.topics, "partition_indexes")
-        topics: FetchedTopics = []
-        worst = _NONE
-        for wanted in whole:
-            part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
-            unknown = part.unknown() if call.version > NAMES_UNTIL or not call.version else []
-            if unknown:
-                await part.ask_after_refresh(unknown)
-            else:
-                part.ask()
+async def _answer_in_parts(call: Call, request: Any) -> None:
+    """Answer each group as it is read; those beyond the bytes of an answer with a retriable code."""
+
+    async def read(group: Any) -> tuple[bytes, int]:
+        code, topics = await _read_in_parts(call, request, group)
+        written = await ENCODED.run(group_writers.fetched_group, call.version, group.group_id, code, topics)
+        return written, len(written)
+
+    def refuse(group: Any) -> bytes:
+        _METER.error(_TRY_AGAIN)
+        return group_writers.fetched_group(call.version, group.group_id, _TRY_AGAIN, ())
+
+    def key(group: Any) -> Hashable:
+        topics = None
+        if group.topics is not None:
+            topics = tuple((label_of(call, topic), tuple(topic.partition_indexes)) for topic in group.topics)
+        return group.group_id, group.member_id, group.member_epoch, topics
+
+    groups = await each_once(request.groups, read, refuse, key)
+    call.reply(group_writers.fetched_groups(call.version, groups))
+
+
+async def _read_in_parts(call: Call, request: Any, group: Any) -> tuple[int, FetchedTopics]:
+    """A group's code and topics."""
+    topics: FetchedTopics = []
+    worst: int = _NONE
+    try:
+        async for part in _parts(call, request, group):
             [(_, code, found)] = await part.future
             worst = worst or code
             topics += found
-        if worst and call.version >= _GROUP_ERRORS_FROM:
-            topics = []
-        groups.append((group.group_id, worst, join_topics(topics)))
-    call.reply(await DECODED.run(group_writers.offset_fetch, call.version, groups))
+    except Exception as error:
+        if call.version < _GROUP_ERRORS_FROM and group.topics is not None:  # clients read only the partitions' codes
+            raise
+        worst = code_of(error, ErrorCode.not_coordinator)
+        _METER.error(worst)
+    if worst and (call.version >= _GROUP_ERRORS_FROM or group.topics is None):
+        topics = []
+    return worst, join_topics(topics)
+
+
+async def _parts(call: Call, request: Any, group: Any) -> AsyncIterator[_PartReply]:
+    """The parts of a group, which are being read."""
+    if group.topics is None:
+        keys = call.store.group_keys(call.org, group.group_id)
+        if group.member_id is not None:
+            await check_fetching_member(call.store, keys, group.member_id, group.member_epoch)
+        async for commits in all_in_parts(call.context.offsets, keys):
+            part = _PartReply(call, Fields(request, groups=[group]))
+            part.fetched(0, commits)
+            yield part
+        return
+    for wanted in batches_of(group.topics, "partition_indexes") if group.topics else [group.topics]:
+        part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
+        unknown = part.unknown() if call.version > NAMES_UNTIL or not call.version else []
+        if unknown:
+            await part.ask_after_refresh(unknown)
+        else:
+            part.ask()
+        yield part
 
 
 @inline_api(
     ApiKey.OFFSET_FETCH,
     first=0,
     last=10,
-    large=_fetch_large,
+    large=_fetch_in_parts,
     away=ErrorCode.not_coordinator,
     safe_late=True,
     prepared=True,
@@ -87,6 +130,9 @@ def offset_fetch(call: Call, request: Any) -> None:
     ignore. v10: topics by id.
     """
     if start_plain(call, request, _answer_read):
+        return
+    if len(request.groups) > 1 or any(group.topics is None for group in request.groups):
+        _fetch_in_parts(call, request)
         return
     reply = _FetchReply(call, request)
     version = call.version
@@ -144,27 +190,25 @@ class _FetchReply:
             self.ask()
 
     def ask(self) -> None:
-        """Read each group."""
+        """Read each group; those of all commits are read by `all_in_parts`."""
         if not self._wanted:
             self._finish()
         for place, group in enumerate(self._wanted):
-            fields = None
-            if group.topics is not None:
-                fields = [
-                    offset_field(name, index)
-                    for topic in group.topics
-                    if (name := self._name(topic)) is not None
-                    for index in topic.partition_indexes
-                ]
-                if self._stable and fields:
-                    fields.append(UNSTABLE_FIELD)
+            fields = [
+                offset_field(name, index)
+                for topic in group.topics
+                if (name := self._name(topic)) is not None
+                for index in topic.partition_indexes
+            ]
+            if self._stable and fields:
+                fields.append(UNSTABLE_FIELD)
             keys = self._call.store.group_keys(self._call.org, group.group_id)
             if group.member_id is None:
                 self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))
             else:
                 self._later(place, self._ask_as_member(place, keys, group, fields))
 
-    async def _ask_as_member(self, place: int, keys: GroupKeys, group: Any, fields: list[str] | None) -> None:
+    async def _ask_as_member(self, place: int, keys: GroupKeys, group: Any, fields: list[str]) -> None:
         """Check the member's epoch if the group is one of KIP-848, then read."""
         await check_fetching_member(self._call.store, keys, group.member_id, group.member_epoch)
         self._call.context.offsets.fetch(keys, fields, partial(self.fetched, place))

@@ -212,6 +212,15 @@ class Offsets:
         """Read the stored values of `fields`, of which there is one at least."""
         self._read(keys, fields).waiting_for_values.append(on_values)
 
+    async def fetch_all(self, keys: GroupKeys) -> dict[bytes, bytes]:
+        """Read all stored values by field; equal reads of the tick share them. Raises StoreUnavailable."""
+        read: asyncio.Future[Any] = self._loop.create_future()
+        self._read(keys, None).waiting_for_values.append(lambda one: None if read.done() else read.set_result(one))
+        values: dict[bytes, bytes] | Failure = await read
+        if isinstance(values, Failure):
+            raise values.error
+        return values
+
     def _read(self, keys: GroupKeys, fields: tuple[str, ...] | None) -> _Read:
         """The tick's read of these fields; sees every commit queued before it."""
         if keys.group in self._commits:

@@ -83,20 +83,29 @@ def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tupl
 
 def offset_fetch(version: int, groups: Sequence[tuple[str, int, Sequence[FetchedTopic]]]) -> bytes:
     """An OffsetFetch response, v0-10, of (group id, error code, topics). Before v8 only the first group is encoded."""
+    return b"".join(fetched_groups(version, [fetched_group(version, *group) for group in groups]))
+
+
+def fetched_groups(version: int, groups: Sequence[bytes]) -> list[bytes]:
+    """An OffsetFetch response of encoded groups; before v8 of the first one."""
     out = [NO_THROTTLE] if version >= 3 else []
     if version < 8:
-        _, error_code, topics = groups[0]
-        _fetched_topics(version, topics, out)
-        if version >= 2:
-            out.append(INT16(error_code))
+        out.append(groups[0])
     else:
         out.append(length(len(groups), True))
-        for group_id, error_code, topics in groups:
-            out.append(string(group_id, True))
-            _fetched_topics(version, topics, out)
-            out.append(INT16(error_code))
-            out.append(NO_TAGS)
+        out += groups
     if version >= 6:
+        out.append(NO_TAGS)
+    return out
+
+
+def fetched_group(version: int, group_id: str, error_code: int, topics: Sequence[FetchedTopic]) -> bytes:
+    """One group of an OffsetFetch response."""
+    out = [string(group_id, True)] if version >= 8 else []
+    _fetched_topics(version, topics, out)
+    if version >= 2:
+        out.append(INT16(error_code))
+    if version >= 8:
         out.append(NO_TAGS)
     return b"".join(out)
 

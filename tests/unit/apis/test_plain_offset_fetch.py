@@ -15,7 +15,9 @@ from tidegate.apis.fetched_offsets import offset_fetch
 from tidegate.groups.offsets import UNSTABLE_FIELD, entry_json, parse_values
 from tidegate.protocol import group_writers
 from tidegate.store.outcome import Failure, Unknown
+from tidegate.store.tasks import TaskSet
 
+TASKS = TaskSet()
 TOPICS = {"t": UUID(int=7), "ünïcode": UUID(int=8)}
 
 
@@ -38,6 +40,10 @@ class FakeOffsets:
         self.reads += 1
         fields = self.values if fields is None else fields
         on_fetched(self.failure or parse_values(fields, [self.values.get(name) for name in fields]))
+
+    async def fetch_all(self, keys: Any) -> dict[bytes, bytes]:
+        self.reads += 1
+        return {name.encode(): value for name, value in self.values.items()}
 
 
 class LateOffsets(FakeOffsets):
@@ -71,7 +77,7 @@ def call_of(offsets: FakeOffsets, version: int, record_topics: int, reply: Any, 
     )
     return SimpleNamespace(
         version=version, org="default", client=SimpleNamespace(org="default"), reply=reply, close=close,
-        context=SimpleNamespace(catalog=catalog, offsets=offsets),
+        context=SimpleNamespace(catalog=catalog, offsets=offsets), answer_later=lambda work, request: TASKS.start(work),
         store=SimpleNamespace(group_keys=lambda org, group_id: None),
     )  # fmt: skip
 
@@ -184,7 +190,12 @@ async def test_offset_fetch_that_fails_after_its_read_is_answered(
 
     monkeypatch.setattr(plain_offset_fetch, "_body", fail)
     monkeypatch.setattr(fetched_offsets._FetchReply, "_of_other_topics", fail)
-    offset_fetch(call_of(LateOffsets({}), 8, 0, answers.put_nowait), request_for([("t", [0])], **wanted))
+
+    def reply(body: bytes | list[bytes]) -> None:
+        answers.put_nowait(body if isinstance(body, bytes) else b"".join(body))
+
+    request = request_for([("t", [0])], member_epoch=-1, **wanted)
+    offset_fetch(call_of(LateOffsets({"t:0": stored(1, 0, "t", "")}), 8, 0, reply), request)
 
     async with asyncio.timeout(30):
         assert UNKNOWN_SERVER_ERROR in await answers.get()
@@ -197,7 +208,7 @@ async def test_offset_fetch_without_an_answer_closes_the_connection(monkeypatch:
         raise MemoryError
 
     monkeypatch.setattr(group_writers, "offset_fetch", fail)
-    request = request_for([("t", [0])], topics=None)
+    request = request_for([("t", [])])
     offset_fetch(call_of(LateOffsets({}), 8, 0, None, reasons.put_nowait), request)
 
     async with asyncio.timeout(30):
