@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,16 +34,23 @@ async def newest(store: Store, wanted: Wanted, count: int) -> list[dict[str, Any
     before = "+"
     for _ in range(SEARCHED_MAX // _PAGE):
         entries = await store.read("XREVRANGE", store.cluster_keys.audit_events, before, "-", "COUNT", _PAGE)
-        for entry_id, fields in entries:
-            before = f"({entry_id.decode()}"
-            event = json.loads(dict(zip(fields[::2], fields[1::2], strict=True))[b"event"])
-            if wanted.matches(event):
-                found.append(event)
-                if len(found) == count:
-                    return found
-        if len(entries) < _PAGE:
+        events = store.foreign_entries.leave_out(store.cluster_keys.audit_events, entries, _parsed)
+        found += filter(wanted.matches, events)
+        if len(found) >= count or len(entries) < _PAGE:
             break
-    return found
+        before = f"({entries[-1][0].decode()}"
+    return found[:count]
+
+
+def _parsed(_: bytes, fields: Sequence[bytes]) -> dict[str, Any]:
+    return event_of(dict(zip(fields[::2], fields[1::2], strict=True)))
+
+
+def event_of(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """The event of a stream's entry. Raises UNREADABLE if no broker wrote it."""
+    event: dict[str, Any] = json.loads(fields[b"event"])
+    row(event)
+    return event
 
 
 def row(event: Mapping[str, Any]) -> dict[str, Any]:

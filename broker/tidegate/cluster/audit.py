@@ -9,13 +9,14 @@ import base64
 import json
 import uuid
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.store.foreign_entries import StreamEntry
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -125,16 +126,16 @@ async def _add(store: Store, fields: Mapping[str, str]) -> None:
 async def entries(store: Store, count: int) -> list[dict[str, Any]]:
     """The last actions, newest first, without their undo data. Raises StoreUnavailable."""
     found = await store.read("XREVRANGE", store.cluster_keys.audit, "+", "-", "COUNT", count * _READ_FACTOR)
-    return [_action(*pair) for pair in _merged(found)[:count]]
+    return [_action(*pair) for pair in _merged(store, found)[:count]]
 
 
 async def find(store: Store, action_id: str) -> dict[str, Any] | None:
     """One action by its id, with its undo data. Raises StoreUnavailable."""
     before: str = "+"
-    newer: list[Any] = []
+    newer: list[StreamEntry] = []
     while found := await store.read("XREVRANGE", store.cluster_keys.audit, before, "-", "COUNT", _PAGE):
         newer += [one for one in found if action_id.encode() in one[1]]
-        for intent, outcome in _merged(newer):
+        for intent, outcome in _merged(store, newer):
             if intent["action_id"] == action_id:  # not just an entry that contains this text
                 undo = _unpacked(intent["undo"]) if "undo" in intent else None
                 return {**_action(intent, outcome), "undo": undo, "undo_too_large": "undo_bytes" in intent}
@@ -142,24 +143,39 @@ async def find(store: Store, action_id: str) -> dict[str, Any] | None:
     return None
 
 
-def _merged(found: list[Any]) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
+def _merged(store: Store, found: list[StreamEntry]) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
     """Each intent with its outcome, which is empty without one; in the newest-first order the outcome comes first."""
     outcomes: dict[str, dict[str, str]] = {}
     actions: list[tuple[Mapping[str, str], Mapping[str, str]]] = []
-    for _, flat in found:
-        fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    for action_id, fields in store.foreign_entries.leave_out(store.cluster_keys.audit, found, _parsed):
         if "outcome" in fields:
-            outcomes.setdefault(fields["action_id"], fields)
-        elif all(intent["action_id"] != fields["action_id"] for intent, _ in actions[-1:]):
-            actions.append((fields, outcomes.get(fields["action_id"], {})))
+            outcomes.setdefault(action_id, fields)
+        elif all(intent["action_id"] != action_id for intent, _ in actions[-1:]):
+            actions.append((fields, outcomes.get(action_id, {})))
     return actions
 
 
+def _parsed(_: bytes, flat: Sequence[bytes]) -> tuple[str, dict[str, str]]:
+    """Action id and fields of an intent or an outcome. Raises UNREADABLE if no broker wrote it."""
+    fields = {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+    if "outcome" in fields:
+        _ended(fields)
+    else:
+        _action(fields, {})
+    return fields["action_id"], fields
+
+
+def _ended(outcome: Mapping[str, str]) -> tuple[int | None, Any]:
+    """When the action ended, and its result; None and an empty one without an outcome."""
+    return int(outcome["time"]) if outcome else None, json.loads(outcome.get("result", "{}"))
+
+
 def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, Any]:
+    ended_ms, result = _ended(outcome)
     return {
         "action_id": intent["action_id"],
         "time_ms": int(intent["time"]),
-        "ended_ms": int(outcome["time"]) if outcome else None,
+        "ended_ms": ended_ms,
         "who": intent["who"],
         "role": intent["role"],
         "remote": intent["remote"],
@@ -168,7 +184,7 @@ def _action(intent: Mapping[str, str], outcome: Mapping[str, str]) -> dict[str, 
         "arguments": json.loads(intent["arguments"]),
         "outcome": outcome.get("outcome", OPEN),
         "error": outcome.get("error"),
-        "result": json.loads(outcome.get("result", "{}")),
+        "result": result,
         "undoable": "undo" in intent,
     }
 

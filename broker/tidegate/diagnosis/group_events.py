@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from tidegate.diagnosis.formatting import format_member
@@ -109,22 +110,28 @@ async def read_shard(
     `ref` selects one group; `count_max` counts the other groups' events as well. Raises StoreUnavailable.
     """
     found: list[tuple[str, Event]] = []
-    end, left, group = "+", count_max, None if ref is None else ref.encode()
+    end, left = "+", count_max
+    parse = partial(_named_event, None if ref is None else ref.encode())
     while left:
         page: list[tuple[bytes, list[bytes]]] = await store.read(
             "XREVRANGE", stream, end, "-", "COUNT", min(_PAGE, left)
         )
         left -= len(page)
-        for _, values in page:
-            if group is None or values[values.index(b"group") + 1] == group:
-                texts = [value.decode("utf-8", "replace") for value in values]
-                fields = dict(zip(texts[::2], texts[1::2], strict=True))
-                found.append((fields["group"], event_of(fields)))
+        found += store.foreign_entries.leave_out(stream, page, parse)
         past = span_ms is not None and found and found[-1][1].time_ms < found[0][1].time_ms - span_ms
         if len(page) < _PAGE or past:
             break
         end = "(" + page[-1][0].decode()
     return found[::-1]
+
+
+def _named_event(group: bytes | None, _: bytes, values: Sequence[bytes]) -> tuple[str, Event] | None:
+    """An entry's group and event; None if it is of another group than the one that is asked for."""
+    if group is not None and values[values.index(b"group") + 1] != group:
+        return None
+    texts = [value.decode("utf-8", "replace") for value in values]
+    fields = dict(zip(texts[::2], texts[1::2], strict=True))
+    return fields["group"], event_of(fields)
 
 
 async def read_events(store: Store, keys: GroupKeys) -> list[Event]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final
 
 from tidegate.diagnosis.group_events import CAUSES
@@ -39,18 +40,23 @@ class RebalanceCounts:
         for _ in range(_PAGES_MAX):
             after = self._after.setdefault(shard, first)
             events = await self._store.read("XRANGE", stream, f"({after}", "+", "COUNT", _EVENTS_AT_ONCE)
-            for event_id, values in events:
-                self._after[shard] = event_id.decode()
-                _count(dict(zip(values[::2], values[1::2], strict=True)))
+            for event in self._store.foreign_entries.leave_out(stream, events, _parsed):
+                _count(*event)
+            if events:
+                self._after[shard] = events[-1][0].decode()
             if len(events) < _EVENTS_AT_ONCE:
                 return
 
 
-def _count(fields: dict[bytes, bytes]) -> None:
-    kind = fields[b"kind"].decode()
+def _parsed(_: bytes, values: Sequence[bytes]) -> tuple[str, str, int]:
+    """Kind, cause and duration, ms."""
+    fields = dict(zip(values[::2], values[1::2], strict=True))
+    return fields[b"kind"].decode(), fields.get(b"cause", b"").decode(), int(fields.get(b"duration_ms") or 0)
+
+
+def _count(kind: str, cause: str, duration_ms: int) -> None:
     if kind == "rebalance_started":
-        cause = fields[b"cause"].decode()
         label = cause if cause in _KNOWN else "other"
         metrics.rebalances[label] = metrics.rebalances.get(label, 0) + 1
     elif kind in _PHASES:
-        metrics.barriers[_PHASES[kind]].observe(int(fields[b"duration_ms"]) / 1000)
+        metrics.barriers[_PHASES[kind]].observe(duration_ms / 1000)

@@ -21,6 +21,7 @@ from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.cached_keys import CachedKeys
 from tidegate.store.changed_groups import ChangedGroups
+from tidegate.store.foreign_entries import ForeignEntries
 from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.loaded_scripts import REMOVE_INTERVAL_MS, LoadedScripts, on_script_loaded
@@ -63,6 +64,7 @@ class Store:
         self.primary = Primary(settings)
         self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
+        self.foreign_entries = ForeignEntries()
         self.loaded_scripts = LoadedScripts(lambda: self.nodes)
         self.wrong_types = WrongTypes(self.prefix, self.send)
         self.changed_groups = ChangedGroups(self.send, self.cluster_keys, settings.lag_sample_interval_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -49,7 +49,7 @@ def audit(
     with connected(server) as client:
         newest = client.xrevrange(stream, count=1)
         found = []
-        for _, event in _newest_first(client, stream):
+        for event in _newest_first(client, stream):
             if wanted.matches(event):
                 found.append(event)
             if len(found) == count:
@@ -61,19 +61,30 @@ def audit(
             write_rows(output, _LIST, [_row(event) for event in found])
         after = newest[0][0] if newest else b"0-0"
         while follow:
-            for entry_id, fields in client.xrange(stream, b"(" + after, "+", count=_PAGE):
-                after, event = entry_id, json.loads(fields[b"event"])
+            entries = client.xrange(stream, b"(" + after, "+", count=_PAGE)
+            after = entries[-1][0] if entries else after
+            for event in _events(entries):
                 if wanted.matches(event):
                     typer.echo(json.dumps(event))
             time.sleep(_FOLLOW_S)
 
 
-def _newest_first(client: Any, stream: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _newest_first(client: Any, stream: str) -> Iterator[dict[str, Any]]:
     before = b"+"
     while entries := client.xrevrange(stream, before, "-", count=_PAGE):
-        for entry_id, fields in entries:
-            yield entry_id, json.loads(fields[b"event"])
+        yield from _events(entries)
         before = b"(" + entries[-1][0]
+
+
+def _events(entries: Iterable[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[dict[str, Any]]:
+    from tidegate.audit.reading import event_of
+    from tidegate.store.foreign_entries import UNREADABLE
+
+    for entry_id, fields in entries:
+        try:
+            yield event_of(fields)
+        except UNREADABLE:
+            typer.echo(f"tidegate: no broker wrote the entry {entry_id.decode()}: left out", err=True)
 
 
 def _row(event: dict[str, Any]) -> dict[str, Any]:

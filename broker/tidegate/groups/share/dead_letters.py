@@ -21,6 +21,7 @@ from tidegate.groups.share.starting import Offsets
 from tidegate.records.batch import Batch, iter_headers
 from tidegate.settings import Settings
 from tidegate.store.calls import result_of
+from tidegate.store.foreign_entries import StreamEntry
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -111,19 +112,22 @@ class DeadLetters:
             self._draining.discard(keys.group)
 
     async def drain(self, keys: GroupKeys) -> None:
-        """Write the whole queue; what cannot be written now is left for the next time. Raises StoreUnavailable."""
+        """Write the whole queue; what cannot be written now is left for the next time. Raises StoreUnavailable.
+
+        A foreign entry is left out, and stays: another version of the broker may have written it.
+        """
         after = "-"
-        while letters := await self._take(keys, after):
+        while entries := await self._take(keys, after):
+            letters = self._store.foreign_entries.leave_out(keys.dead_letters, entries, DeadLetter.of)
             outcomes = await asyncio.gather(*(self._write(keys, letter) for letter in letters))
             await self._remove(keys, list(zip(letters, outcomes, strict=True)))
-            after = f"({letters[-1].entry_id}"
+            after = f"({entries[-1][0].decode()}"
 
     # -- the queue
 
-    async def _take(self, keys: GroupKeys, after: str) -> list[DeadLetter]:
+    async def _take(self, keys: GroupKeys, after: str) -> list[StreamEntry]:
         names_of = [keys.dead_letters, keys.shard_keys.deadlines]
-        entries = await self._store.run(TAKE_DEAD_LETTERS, names_of, keys.ref, after, _LETTERS_AT_ONCE, HOLD_MS)
-        return [DeadLetter.of(entry_id, fields) for entry_id, fields in entries]
+        return await self._store.run(TAKE_DEAD_LETTERS, names_of, keys.ref, after, _LETTERS_AT_ONCE, HOLD_MS)
 
     async def _remove(self, keys: GroupKeys, outcomes: Sequence[tuple[DeadLetter, Written | KafkaError]]) -> None:
         key_names, args = [keys.dead_letters], list[Arg]()
