@@ -28,7 +28,7 @@ from tests.chaos.hostile import (
     measured_broker,
 )
 from tests.support.log_broker import produce_request
-from tests.support.wire import encode_request
+from tests.support.wire import decode_response, encode_request
 from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
 from tidegate.protocol.primitives import uvarint
 from tidegate.protocol.produce_request import PARTITIONS_MAX
@@ -298,5 +298,35 @@ def test_offset_fetch_that_repeats_a_group_leaves_neighbour_served(broker: Measu
     measured = measure(broker, "offset fetch, one group repeated", request, asked)
 
     assert len(request) < LARGE_BYTES, "so it is handled inline"
+    assert codes_of(request, answers[0]) == {E.none, E.coordinator_load_in_progress}
+    measured.check()
+
+
+@pytest.fixture(scope="module")
+def large_group(broker: MeasuredBroker) -> str:
+    """A stable group of one member with 1 MiB of metadata."""
+    metadata = bytes((1 << 20) - 100)
+    body = b"\0\5large" + struct.pack(">ii", 600_000, 10_000) + b"\0\0" + b"\0\1x" + struct.pack(">i", 1)
+    join = frame(11, 3, body + b"\0\1r" + struct.pack(">i", len(metadata)) + metadata)
+    member_id = decode_response(11, 3, ask(broker, join))[1].member_id.encode()
+    name = struct.pack(">h", len(member_id)) + member_id
+    sync = frame(14, 1, b"\0\5large" + struct.pack(">i", 1) + name + struct.pack(">i", 0))
+    assert codes_of(sync, ask(broker, sync)) == {E.none}
+    return "large"
+
+
+def test_describe_groups_that_repeats_a_large_group_leaves_neighbour_served(
+    broker: MeasuredBroker, large_group: str
+) -> None:
+    count, answers = 5_000, list[bytes]()
+    name = struct.pack(">h", len(large_group)) + large_group.encode()
+    request = frame(15, 3, struct.pack(">i", count) + name * count + b"\0")
+
+    def asked(broker: BrokerProcess, request: bytes) -> bytes:
+        answers.append(ask(broker, request))
+        return answers[0]
+
+    measured = measure(broker, "describe groups, a large one repeated", request, asked)
+
     assert codes_of(request, answers[0]) == {E.none, E.coordinator_load_in_progress}
     measured.check()

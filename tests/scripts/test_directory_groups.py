@@ -14,14 +14,14 @@ from tests.scripts.test_offsets_commit import commit_request
 from tests.scripts.test_offsets_fetch import NOTHING, fetch
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.apis import group_admin
+from tidegate.apis import bounded_answers, group_admin
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, NonEmptyGroup
 from tidegate.groups import directory
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
 
-NONE, NOT_AVAILABLE, NON_EMPTY, NOT_FOUND = 0, 15, 68, 69
+NONE, LOADING, NOT_AVAILABLE, NON_EMPTY, NOT_FOUND = 0, 14, 15, 68, 69
 DELETE, DESCRIBE, LIST = 42, 15, 16
 T1 = topic("t1", number=1)
 
@@ -180,6 +180,66 @@ async def test_describe_expires_an_overdue_group_first(clock: SteppedClock, cloc
     await clock.advance(10_000)
     (group,) = await described(broker, "orders")
     assert (group.group_state, group.members) == ("Empty", ())
+
+
+async def test_group_named_many_times_is_described_once(
+    broker: Broker, store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_group(store, keys)
+    describe, asked, encoded = directory.describe, list[str](), list[Any]()
+
+    async def counted(store: Store, keys: GroupKeys, broker: str) -> Any:
+        asked.append(keys.group)
+        return await describe(store, keys, broker)
+
+    monkeypatch.setattr(directory, "describe", counted)
+    monkeypatch.setattr(group_admin, "DescribeGroupsResponse", recorded(encoded, group_admin.DescribeGroupsResponse))
+    found = await described(broker, *["orders"] * 500, "absent")
+
+    assert len(asked) == 2
+    assert [one.group_state for one in found] == ["Stable"] * 500 + ["Dead"]
+    assert len({id(one) for one in encoded[0]["groups"]}) == 2, "they share one object"
+
+
+def recorded(values: list[Any], kind: Any) -> Any:
+    """Makes a `kind`, and appends its values."""
+
+    def make(**fields: Any) -> Any:
+        values.append(fields)
+        return kind(**fields)
+
+    return make
+
+
+async def test_groups_beyond_the_bytes_of_an_answer_are_retriable(
+    broker: Broker, store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_group(store, keys)
+    await store.command("HSET", keys.assignments, "m-1", bytes(10_000))
+    monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 25_000)
+
+    found = await described(broker, *["orders"] * 4)
+    assert [(one.error_code.value, len(one.members)) for one in found] == [(NONE, 1)] * 2 + [(LOADING, 0)] * 2
+    monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 5_000)
+    assert [one.error_code.value for one in await described(broker, "orders", "orders")] == [NONE, LOADING]
+
+
+async def test_groups_beyond_the_bytes_of_an_answer_are_not_read(
+    broker: Broker, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group_ids = [f"g{number}" for number in range(100)]
+    describe, asked = directory.describe, list[str]()
+
+    async def counted(store: Store, keys: GroupKeys, broker: str) -> Any:
+        asked.append(keys.group)
+        return await describe(store, keys, broker)
+
+    monkeypatch.setattr(directory, "describe", counted)
+    monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 1)
+    found = await described(broker, *group_ids, version=5)
+
+    assert len(asked) == 20, "those of one step"
+    assert [one.error_code.value for one in found] == [NONE] + [LOADING] * 99
 
 
 async def test_group_that_changed_while_it_was_read_is_read_again(

@@ -85,6 +85,24 @@ async def test_scenario_49_describe(shares: ShareWorld) -> None:
     assert await described(shares, 0) == [(10, 0)]
 
 
+async def test_describe_share_offsets_repeated_group_is_read_once(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await altered(shares, ("t1", 0, 5)) == "NONE"
+    partitions_of, asked = offsets.partitions_of, list[str]()
+
+    async def counted(store: Any, keys: Any) -> Any:
+        asked.append(keys.group)
+        return await partitions_of(store, keys)
+
+    monkeypatch.setattr(offsets, "partitions_of", counted)
+    group = {"kind": "DescribeShareGroupOffsetsRequestGroup", "group_id": "jobs", "topics": None}
+    found = (await admin(shares).ask(request(DESCRIBE, 1, groups=[group] * 300))).groups
+
+    assert len(asked) == 1
+    assert [[topic.topic_name for topic in one.topics] for one in found] == [["t1"]] * 300
+
+
 async def test_scenario_50_alter(shares: ShareWorld) -> None:
     a, b = shares.member("a"), shares.member("b")
     await shares.joined(a)

@@ -17,15 +17,18 @@ from kio.static.primitive import i32
 
 from tests.support.transactions import NONE, Brokers, brokers_of
 from tests.support.whole_broker import request
+from tidegate.apis import bounded_answers
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups import staged_offsets
 from tidegate.groups.commits import Commit
 from tidegate.groups.offsets import entry_json
+from tidegate.log.partition import PartitionLog
 from tidegate.records.control import MarkerType
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 from tidegate.transactions.errors import ConcurrentTransactions
+from tidegate.transactions.records import Records
 
 E = ErrorCode
 
@@ -368,6 +371,39 @@ async def test_log_84_inspection(brokers: Brokers) -> None:
     assert (await listed(duration_filter=10**8))[0] == {"U"}  # one that is complete has the time of its begin
     described = await brokers.ask(request(65, 0, transactional_ids=("T",)))
     assert described.transaction_states[0].topics == ()
+
+
+async def test_described_elements_that_are_repeated_are_read_once(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await brokers.producer("T").init()
+    await producer.write("t")
+    read_producers, read, asked = PartitionLog.read_producers, Records.read, list[str]()
+
+    async def counted_producers(log: PartitionLog) -> Any:
+        asked.append("producers")
+        return await read_producers(log)
+
+    async def counted(records: Records, keys: Any) -> Any:
+        asked.append("transaction")
+        return await read(records, keys)
+
+    monkeypatch.setattr(PartitionLog, "read_producers", counted_producers)
+    monkeypatch.setattr(Records, "read", counted)
+    indexes = (i32(0),) * 300
+    topics = tuple(TopicRequest(name=TopicName(name), partition_indexes=indexes) for name in ("t", "t"))
+    answered = (await brokers.ask(DescribeProducersRequest(topics=topics))).topics
+    states = (await brokers.ask(request(65, 0, transactional_ids=("T",) * 300))).transaction_states
+
+    assert [[len(one.active_producers) for one in topic.partitions] for topic in answered] == [[1] * 300] * 2
+    assert [one.transaction_state for one in states] == ["Ongoing"] * 300
+    assert asked == ["producers", "transaction"]
+
+    monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 1)
+    answered = (await brokers.ask(DescribeProducersRequest(topics=topics))).topics
+    assert {one.error_code for one in answered[1].partitions} == {E.not_leader_or_follower}
+    states = (await brokers.ask(request(65, 0, transactional_ids=("T",) * 2))).transaction_states
+    assert [one.error_code for one in states] == [NONE, E.coordinator_load_in_progress]
 
 
 async def test_list_transactions_behind_one_address_lists_all_at_every_broker(brokers: Brokers) -> None:

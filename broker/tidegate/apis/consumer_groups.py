@@ -220,25 +220,23 @@ async def leave_consumer_group(call: Call, keys: GroupKeys, leaving: Sequence[Le
 )
 async def describe(call: Call, request: ConsumerGroupDescribeRequest) -> ConsumerGroupDescribeResponse:
     """Describe groups and their members; each group succeeds or fails by itself. v1: the type of each member."""
-    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
+    refused = partial(undescribed, DescribedGroup, assignor_name="")
+    groups = await describe_each(call, request.group_ids, _describe, refused, request.include_authorized_operations)
     return ConsumerGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
-    try:
-        if not group_id:
-            raise InvalidGroupId
-        keys = call.store.group_keys(call.org, group_id)
-        consumers = call.context.consumers.groups
-        await consumers.run(keys, None)
-        group = await consumers.read(keys)
-        if not group.is_consumer:
-            raise GroupIdNotFound(f"Group {group_id} not found.")
-        members = tuple(_members(call, group))
-        if not all(may(call, Operation.DESCRIBE, name) for name in _described_topics(members)):
-            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
-    except KafkaError as error:
-        return undescribed(DescribedGroup, group_id, error, assignor_name="")
+    if not group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, group_id)
+    consumers = call.context.consumers.groups
+    await consumers.run(keys, None)
+    group = await consumers.read(keys)
+    if not group.is_consumer:
+        raise GroupIdNotFound(f"Group {group_id} not found.")
+    members = tuple(_members(call, group))
+    if not all(may(call, Operation.DESCRIBE, name) for name in _described_topics(members)):
+        raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,

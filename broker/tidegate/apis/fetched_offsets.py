@@ -33,7 +33,6 @@ logger = structlog.get_logger()
 _NONE: Final = ErrorCode.none.value
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
-_TRY_AGAIN: Final = ErrorCode.coordinator_load_in_progress.value
 _UNSTABLE: Final = ErrorCode.unstable_offset_commit.value
 _UNSTABLE_OFFSET: Final = -1 << 64
 """Stands for a partition whose offset an open transaction may change; no client can commit it, for it has 65 bits."""
@@ -52,14 +51,18 @@ def _fetch_in_parts(call: Call, request: Any) -> None:
 async def _answer_in_parts(call: Call, request: Any) -> None:
     """Answer each group as it is read; those beyond the bytes of an answer with a retriable code."""
 
-    async def read(group: Any) -> tuple[bytes, int]:
-        code, topics = await _read_in_parts(call, request, group)
-        written = await ENCODED.run(group_writers.fetched_group, call.version, group.group_id, code, topics)
-        return written, len(written)
+    async def read(group: Any) -> bytes:
+        try:
+            code, topics = await _read_in_parts(call, request, group)
+        except Exception as error:  # noqa: BLE001 - the other groups are answered
+            return refuse(group, error)
+        return await ENCODED.run(group_writers.fetched_group, call.version, group.group_id, code, topics)
 
-    def refuse(group: Any) -> bytes:
-        _METER.error(_TRY_AGAIN)
-        return group_writers.fetched_group(call.version, group.group_id, _TRY_AGAIN, ())
+    def refuse(group: Any, error: Exception) -> bytes:
+        part = _PartReply(call, Fields(request, groups=[group]))
+        part.refuse(0, error)
+        [refused] = part.future.result()
+        return group_writers.fetched_group(call.version, *refused)
 
     def key(group: Any) -> Hashable:
         topics = None
@@ -75,16 +78,10 @@ async def _read_in_parts(call: Call, request: Any, group: Any) -> tuple[int, Fet
     """A group's code and topics."""
     topics: FetchedTopics = []
     worst: int = _NONE
-    try:
-        async for part in _parts(call, request, group):
-            [(_, code, found)] = await part.future
-            worst = worst or code
-            topics += found
-    except Exception as error:
-        if call.version < _GROUP_ERRORS_FROM and group.topics is not None:  # clients read only the partitions' codes
-            raise
-        worst = code_of(error, ErrorCode.not_coordinator)
-        _METER.error(worst)
+    async for part in _parts(call, request, group):
+        [(_, code, found)] = await part.future
+        worst = worst or code
+        topics += found
     if worst and (call.version >= _GROUP_ERRORS_FROM or group.topics is None):
         topics = []
     return worst, join_topics(topics)

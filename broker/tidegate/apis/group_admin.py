@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,6 +18,7 @@ from kio.schema.offset_delete.v0.response import (
 from kio.schema.types import GroupId
 from kio.static.primitive import i32
 
+from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
 from tidegate.apis.registry import api
@@ -46,13 +47,20 @@ GROUP_OPERATIONS: Final = i32(1 << _READ | 1 << _DELETE | 1 << _DESCRIBE | 1 << 
 Group = TypeVar("Group", bound=Any)
 
 _AT_ONCE: Final = 20
-"""Groups of one request that are described or deleted at the same time."""
+"""Groups of one request that are deleted at the same time."""
 
 
 async def describe_each(
-    call: Call, group_ids: Iterable[Any], describe: Callable[[Call, Any], Awaitable[Group]], with_operations: bool
+    call: Call,
+    group_ids: Sequence[Any],
+    describe: Callable[[Call, Any], Awaitable[Group]],
+    undescribed: Callable[[Any, KafkaError], Group],
+    with_operations: bool,
 ) -> tuple[Group, ...]:
-    """Each group of a request as `describe` has it; those that exist with the permitted operations, if asked for."""
+    """Each group of a request as `describe` has it, or as `undescribed` has its KafkaError.
+
+    Those that exist have the permitted operations, if asked for.
+    """
 
     async def one(group_id: Any) -> Group:
         group = await describe(call, group_id)
@@ -60,7 +68,7 @@ async def describe_each(
             return group
         return replace(group, authorized_operations=GROUP_OPERATIONS)
 
-    return tuple(await each(group_ids, one, _AT_ONCE))
+    return tuple(await each_once(group_ids, one, undescribed))
 
 
 @api(ApiKey.LIST_GROUPS, first=0, last=5, answers_large=True, safe_late=True, error=at_top(groups=()))
@@ -100,7 +108,7 @@ async def describe_groups(call: Call, request: DescribeGroupsRequest) -> Describ
     v3: the caller's permitted operations (KIP-430). v4: static members. v6: a group that does not exist is
     GROUP_ID_NOT_FOUND instead of just `Dead` (KIP-1043).
     """
-    groups = await describe_each(call, request.groups, _describe, request.include_authorized_operations)
+    groups = await describe_each(call, request.groups, _describe, _undescribed, request.include_authorized_operations)
     return DescribeGroupsResponse(throttle_time=NO_TIME, groups=groups)
 
 
@@ -110,8 +118,6 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         found = await directory.describe(call.store, keys, str(call.context.broker_lease.node_id))
     except GroupIdNotFound:
         return _absent(group_id, call.version)
-    except KafkaError as error:
-        return _undescribed(group_id, error.code, "", error.message)
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -133,18 +139,16 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
 
 
 def _absent(group_id: GroupId, version: int) -> DescribedGroup:
-    if version < 6:
-        return _undescribed(group_id, ErrorCode.none, "Dead", None)
-    error = GroupIdNotFound(f"Group {group_id} not found.")
-    return _undescribed(group_id, error.code, "Dead", error.message)
+    dead = replace(_undescribed(group_id, GroupIdNotFound(f"Group {group_id} not found.")), group_state="Dead")
+    return dead if version >= 6 else replace(dead, error_code=ErrorCode.none, error_message=None)
 
 
-def _undescribed(group_id: GroupId, code: ErrorCode, state: str, message: str | None) -> DescribedGroup:
+def _undescribed(group_id: GroupId, error: KafkaError) -> DescribedGroup:
     return DescribedGroup(
-        error_code=code,
-        error_message=message,
+        error_code=error.code,
+        error_message=error.message,
         group_id=group_id,
-        group_state=state,
+        group_state="",
         protocol_type="",
         protocol_data="",
         members=(),

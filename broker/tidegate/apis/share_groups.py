@@ -128,24 +128,22 @@ def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:
 @api(ApiKey.SHARE_GROUP_DESCRIBE, first=1, last=1, answers_large=True, error=error_responses.describe_consumer_groups)
 async def describe(call: Call, request: ShareGroupDescribeRequest) -> ShareGroupDescribeResponse:
     """Describe share groups and their members; each group succeeds or fails by itself."""
-    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
+    refused = partial(undescribed, DescribedGroup, assignor_name="")
+    groups = await describe_each(call, request.group_ids, _describe, refused, request.include_authorized_operations)
     return ShareGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
-    try:
-        if not group_id:
-            raise InvalidGroupId
-        keys = call.store.group_keys(call.org, group_id)
-        shares = call.context.shares.groups
-        await shares.expire(keys)
-        group = await shares.read(keys)
-        if not group.is_stored:
-            raise GroupIdNotFound(f"Group {group_id} not found.")
-        if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
-            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
-    except KafkaError as error:
-        return undescribed(DescribedGroup, group_id, error, assignor_name="")
+    if not group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, group_id)
+    shares = call.context.shares.groups
+    await shares.expire(keys)
+    group = await shares.read(keys)
+    if not group.is_stored:
+        raise GroupIdNotFound(f"Group {group_id} not found.")
+    if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
+        raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -10,6 +10,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis import group_creation
+from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
 from tidegate.apis.slices import SLICE, each, in_slices
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 NO_OFFSET = -1
 _AT_ONCE = 20
-"""Groups, and ends of logs, of one request that are read at the same time."""
+"""Ends of logs of one request that are read at the same time."""
 _NO_ID = UUID(int=0)
 
 
@@ -75,25 +76,32 @@ async def _topic(call: Call, operation: Operation, name: str) -> Topic:
 )
 async def describe_offsets(call: Call, request: DescribeShareGroupOffsetsRequest) -> Any:
     """Start offsets of groups, all or those that are named; each group by itself. v1: lag."""
-    groups = await each(request.groups, partial(_describe, call), _AT_ONCE)
+
+    def key(group: DescribeShareGroupOffsetsRequestGroup) -> Hashable:
+        if group.topics is None:
+            return group.group_id
+        return group.group_id, tuple((topic.topic_name, tuple(topic.partitions)) for topic in group.topics)
+
+    groups = await each_once(request.groups, partial(_describe, call), _undescribed, key)
     return Fields(throttle_time=NO_TIME, groups=tuple(groups))
 
 
 async def _describe(call: Call, group: DescribeShareGroupOffsetsRequestGroup) -> Any:
-    try:
-        keys = _keys(call, group.group_id)
-        known = await offsets.partitions_of(call.store, keys)
-        if group.topics is None:
-            wanted: dict[str, list[int]] = {}
-            for partition, name in known.items():
-                wanted.setdefault(name, []).append(partition.index)
-        else:
-            wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
-        topics = [await _describe_topic(call, keys, name, indexes) for name, indexes in wanted.items()]
-    except KafkaError as error:
-        return Fields(group_id=group.group_id, topics=(), error_code=error.code, error_message=error.message)
+    keys = _keys(call, group.group_id)
+    known = await offsets.partitions_of(call.store, keys)
+    if group.topics is None:
+        wanted: dict[str, list[int]] = {}
+        for partition, name in known.items():
+            wanted.setdefault(name, []).append(partition.index)
+    else:
+        wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
+    topics = [await _describe_topic(call, keys, name, indexes) for name, indexes in wanted.items()]
     shown = tuple(topic for topic in topics if topic is not None)
     return Fields(group_id=group.group_id, topics=shown, error_code=ErrorCode.none, error_message=None)
+
+
+def _undescribed(group: DescribeShareGroupOffsetsRequestGroup, error: KafkaError) -> Any:
+    return Fields(group_id=group.group_id, topics=(), error_code=error.code, error_message=error.message)
 
 
 async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Sequence[int]) -> Any:

@@ -19,7 +19,7 @@ from tidegate.apis.epoch_groups import undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api
 from tidegate.apis.topic_rights import may, may_create
-from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
+from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, TopicAuthorizationFailed
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS
 from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
 from tidegate.groups.consumer.stored import by_topic
@@ -250,26 +250,24 @@ async def describe(
     call: Call, request: describing_v1.StreamsGroupDescribeRequest
 ) -> describing_v1.StreamsGroupDescribeResponse:
     """Describe streams groups, their topologies and members; each group succeeds or fails by itself."""
-    groups = await describe_each(call, request.group_ids, _describe, request.include_authorized_operations)
+    refused = partial(undescribed, describing_v1.DescribedGroup)
+    groups = await describe_each(call, request.group_ids, _describe, refused, request.include_authorized_operations)
     if request.include_topology_description:  # clients are never asked for one
         groups = tuple(replace(group, topology_description_status=_NOT_STORED) for group in groups)
     return describing_v1.StreamsGroupDescribeResponse(throttle_time=NO_TIME, groups=groups)
 
 
 async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGroup:
-    try:
-        if not group_id:
-            raise InvalidGroupId
-        keys = call.store.group_keys(call.org, group_id)
-        await call.context.streams.expire(keys)
-        group = await call.context.streams.read(keys)
-        if not group.is_streams:
-            raise GroupIdNotFound(f"Group {group_id} not found.")
-        read = set() if group.topology is None else group.topology.source_topics
-        if not all(may(call, Operation.DESCRIBE, name) for name in read):
-            raise TopicAuthorizationFailed("the group has topics that the client may not describe")
-    except KafkaError as error:
-        return undescribed(describing_v1.DescribedGroup, group_id, error)
+    if not group_id:
+        raise InvalidGroupId
+    keys = call.store.group_keys(call.org, group_id)
+    await call.context.streams.expire(keys)
+    group = await call.context.streams.read(keys)
+    if not group.is_streams:
+        raise GroupIdNotFound(f"Group {group_id} not found.")
+    read = set() if group.topology is None else group.topology.source_topics
+    if not all(may(call, Operation.DESCRIBE, name) for name in read):
+        raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     return describing_v1.DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,

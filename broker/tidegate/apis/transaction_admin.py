@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each, in_slices
+from tidegate.apis.slices import in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
-from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
+from tidegate.errors import InvalidProducerEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, at_top
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_AT_ONCE: Final = 20
-"""Partitions, and transactional ids, of one request that are read at the same time."""
 _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
 
 
@@ -100,20 +99,14 @@ async def _named_shards(call: Call) -> list[int]:
 @api(ApiKey.DESCRIBE_TRANSACTIONS, first=0, last=0, answers_large=True, error=error_responses.describe_transactions)
 async def describe_transactions(call: Call, request: DescribeTransactionsRequest) -> Any:
     """State, producer and partitions of transactional ids."""
-    states = await each(request.transactional_ids, partial(_described, call), _AT_ONCE)
+    states = await each_once(request.transactional_ids, partial(_described, call), _undescribed)
     return Fields(throttle_time=NO_TIME, transaction_states=tuple(states))
 
 
 async def _described(call: Call, transactional_id: str) -> Any:
-    try:
-        one = await call.context.transactions.records.read(keys_of(call, transactional_id))
-        if one is None:
-            raise TransactionalIdNotFound
-    except KafkaError as error:
-        return Fields(
-            error_code=code_of(error), transactional_id=transactional_id, transaction_state="", producer_id=0,
-            transaction_timeout=timedelta(0), transaction_start_time=EPOCH, producer_epoch=0, topics=(),
-        )  # fmt: skip
+    one = await call.context.transactions.records.read(keys_of(call, transactional_id))
+    if one is None:
+        raise TransactionalIdNotFound
     topics: dict[str, set[int]] = {}
     for partition in sorted(one.partitions):
         topics.setdefault(partition.topic, set()).add(partition.partition)
@@ -132,40 +125,50 @@ async def _described(call: Call, transactional_id: str) -> Any:
     )
 
 
+def _undescribed(transactional_id: str, error: KafkaError) -> Any:
+    return Fields(
+        error_code=code_of(error), transactional_id=transactional_id, transaction_state="", producer_id=0,
+        transaction_timeout=timedelta(0), transaction_start_time=EPOCH, producer_epoch=0, topics=(),
+    )  # fmt: skip
+
+
 # -- partitions
 
 
 @api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, answers_large=True, error=error_responses.describe_producers)
 async def describe_producers(call: Call, request: DescribeProducersRequest) -> Any:
     """The idempotent and transactional producers of partitions, with their open transactions."""
-    topics = []
-    for asked in request.topics:
-        partitions = await each(asked.partition_indexes, partial(_producers, call, asked.name), _AT_ONCE)
-        topics.append(Fields(name=asked.name, partitions=tuple(partitions)))
+    places = [(asked.name, index) for asked in request.topics for index in asked.partition_indexes]
+    found = iter(await each_once(places, partial(_producers, call), _without_producers, beyond=NotLeaderOrFollower))
+    topics = [
+        Fields(name=asked.name, partitions=tuple(islice(found, len(asked.partition_indexes))))
+        for asked in request.topics
+    ]
     return Fields(throttle_time=NO_TIME, topics=tuple(topics))
 
 
-async def _producers(call: Call, name: str, index: int) -> Any:
-    found: tuple[Any, ...] = ()
-    code, message = ErrorCode.none, None
-    try:
-        topic = await call.context.catalog.find(call.org, name)
-        if topic is None or not 0 <= index < topic.partition_count:
-            raise UnknownTopicOrPartition
-        found = tuple(
-            Fields(
-                producer_id=producer_id,
-                producer_epoch=state.epoch,
-                last_sequence=state.batches[-1].last_sequence if state.batches else -1,
-                last_timestamp=state.last_timestamp,
-                coordinator_epoch=state.coordinator_epoch,
-                current_txn_start_offset=state.transaction_start,
-            )
-            for producer_id, state in (await call.context.logs.partition(topic, index).read_producers()).items()
+async def _producers(call: Call, place: tuple[str, int]) -> Any:
+    name, index = place
+    topic = await call.context.catalog.find(call.org, name)
+    if topic is None or not 0 <= index < topic.partition_count:
+        raise UnknownTopicOrPartition
+    found = tuple(
+        Fields(
+            producer_id=producer_id,
+            producer_epoch=state.epoch,
+            last_sequence=state.batches[-1].last_sequence if state.batches else -1,
+            last_timestamp=state.last_timestamp,
+            coordinator_epoch=state.coordinator_epoch,
+            current_txn_start_offset=state.transaction_start,
         )
-    except KafkaError as error:
-        code, message = code_of(error), error.message
-    return Fields(partition_index=index, error_code=code, error_message=message, active_producers=found)
+        for producer_id, state in (await call.context.logs.partition(topic, index).read_producers()).items()
+    )
+    return Fields(partition_index=index, error_code=ErrorCode.none, error_message=None, active_producers=found)
+
+
+def _without_producers(place: tuple[str, int], error: KafkaError) -> Any:
+    _, index = place
+    return Fields(partition_index=index, error_code=code_of(error), error_message=error.message, active_producers=())
 
 
 @api(ApiKey.WRITE_TXN_MARKERS, first=1, last=2, error=error_responses.write_txn_markers)
