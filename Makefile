@@ -13,7 +13,7 @@ SUITE ?= quick
 PYTEST_ARGS ?=
 WORKERS ?= 4
 
-.PHONY: help install run test check simulate cost scan lock sbom audit demo stuck incidents bench sparkbench screenshots docs site clean
+.PHONY: help install run test check simulate cost scan lock sbom audit chaos demo incidents bench sparkbench screenshots docs site clean
 .PHONY: java chromium helm image-tools
 
 help: ## list the targets
@@ -150,9 +150,6 @@ suite-large-tables: $(FOR_TESTS) java # 5 million records in Delta and Iceberg, 
 suite-chaos: $(FOR_TESTS) # kill, pause and cut; then check the history
 	$(PYTEST) -n 3 --dist worksteal tests/chaos $(PYTEST_ARGS)
 
-suite-history: $(FOR_TESTS) # seeded runs of real clients under faults, each history judged; ARGS="--seeds 200 --seconds 30 --first random"
-	$(BIN)/python -m tests.chaos.run $(ARGS)
-
 suite-fuzz: $(FOR_TESTS) # requests made from their schemas and broken ones over a live broker; TIDEGATE_FUZZ_S, TIDEGATE_SEED repeats one
 	$(PYTEST) -s -rs tests/fuzz $(PYTEST_ARGS)
 
@@ -267,14 +264,14 @@ simulate: $(FOR_TESTS) ## whole brokers on a virtual clock, with seeded faults; 
 cost: $(FOR_TESTS) ## calls, bytecodes, system calls and Redis commands of each request, beside the table; ARGS=--update writes it
 	$(BIN)/python -m tests.cost $(ARGS)
 
-demo: $(FOR_TESTS) ## brokers are killed, drained and added under a live group
-	$(BIN)/python -m bench.demo $(ARGS)
+chaos: $(FOR_TESTS) ## 10 minutes of seeded faults under real clients, each history judged; ARGS="--seeds 1000" runs for hours
+	$(BIN)/python -m tests.chaos.run --first random --seeds 15 $(ARGS)
+
+demo: $(FOR_TESTS) ## brokers are killed, drained and added under a live group; SCENE=stuck: every kind of stuck group, explained
+	@$(BIN)/python -m bench.$(or $(SCENE),demo) $(ARGS)
 
 incidents: $(FOR_TESTS) java ## make storms, a stuck group and a commit that goes back, and have the pipeline find them (needs Java)
 	@$(BIN)/python -m bench incidents $(ARGS)
-
-stuck: $(FOR_TESTS) ## make every kind of stuck group on real brokers, and explain it
-	@$(BIN)/python -m bench.stuck $(ARGS)
 
 bench: $(FOR_ALL) ## measure; takes the machine for a while
 	$(BIN)/python -m bench all $(ARGS)
