@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from bench.cluster import BrokerProcess, Cluster
 from tests.chaos.hostile import (
     ANSWER_TIMEOUT_S,
+    Measured,
     MeasuredBroker,
     ask,
     codes_of,
@@ -233,17 +234,24 @@ def broker() -> Iterator[MeasuredBroker]:
         yield measured_broker(cluster)
 
 
-@pytest.mark.parametrize("name", [*ROWS, *MOST_TAKEN])
-def test_hostile_request_leaves_neighbour_served(broker: MeasuredBroker, name: str) -> None:
-    request, answers = (ROWS | MOST_TAKEN)[name](), list[bytes]()
+def measure_answer(broker: MeasuredBroker, name: str, request: bytes) -> tuple[Measured, bytes]:
+    """The measurements of a request, and its answer."""
+    answers: list[bytes] = []
 
     def asked(broker: BrokerProcess, request: bytes) -> bytes:
         answers.append(ask(broker, request))
         return answers[0]
 
-    measured = measure(broker, name, request, asked)
+    return measure(broker, name, request, asked), answers[0]
 
-    assert codes_of(request, answers[0]) == CODES.get(name, set()), "none: the connection is closed"
+
+@pytest.mark.parametrize("name", [*ROWS, *MOST_TAKEN])
+def test_hostile_request_leaves_neighbour_served(broker: MeasuredBroker, name: str) -> None:
+    request = (ROWS | MOST_TAKEN)[name]()
+
+    measured, answer = measure_answer(broker, name, request)
+
+    assert codes_of(request, answer) == CODES.get(name, set()), "none: the connection is closed"
     assert broker.process is not None and broker.process.poll() is None
     measured.check()
     log = broker.log_path.read_text()
@@ -287,18 +295,14 @@ def test_page_of_a_group_of_many_partitions_leaves_neighbour_served(
 
 
 def test_offset_fetch_that_repeats_a_group_leaves_neighbour_served(broker: MeasuredBroker, broad_group: str) -> None:
-    count, answers = 8_000, list[bytes]()
+    count = 8_000
     element = uvarint(len(broad_group) + 1) + broad_group.encode() + b"\0\0"
     request = frame(9, 8, uvarint(count + 1) + element * count + b"\0\0", tags=b"\0")
 
-    def asked(broker: BrokerProcess, request: bytes) -> bytes:
-        answers.append(ask(broker, request))
-        return answers[0]
-
-    measured = measure(broker, "offset fetch, one group repeated", request, asked)
+    measured, answer = measure_answer(broker, "offset fetch, one group repeated", request)
 
     assert len(request) < LARGE_BYTES, "so it is handled inline"
-    assert codes_of(request, answers[0]) == {E.none, E.coordinator_load_in_progress}
+    assert codes_of(request, answer) == {E.none, E.coordinator_load_in_progress}
     measured.check()
 
 
@@ -318,15 +322,21 @@ def large_group(broker: MeasuredBroker) -> str:
 def test_describe_groups_that_repeats_a_large_group_leaves_neighbour_served(
     broker: MeasuredBroker, large_group: str
 ) -> None:
-    count, answers = 5_000, list[bytes]()
+    count = 5_000
     name = struct.pack(">h", len(large_group)) + large_group.encode()
     request = frame(15, 3, struct.pack(">i", count) + name * count + b"\0")
 
-    def asked(broker: BrokerProcess, request: bytes) -> bytes:
-        answers.append(ask(broker, request))
-        return answers[0]
+    measured, answer = measure_answer(broker, "describe groups, a large one repeated", request)
 
-    measured = measure(broker, "describe groups, a large one repeated", request, asked)
+    assert codes_of(request, answer) == {E.none, E.coordinator_load_in_progress}
+    measured.check()
 
-    assert codes_of(request, answers[0]) == {E.none, E.coordinator_load_in_progress}
+
+def test_offset_delete_of_most_partitions_leaves_neighbour_served(broker: MeasuredBroker, broad_group: str) -> None:
+    head = struct.pack(">h", len(broad_group)) + broad_group.encode() + struct.pack(">ih", 1, 6) + b"beside"
+    request = frame(47, 0, head + struct.pack(">i", MOST) + b"".join(struct.pack(">i", index) for index in range(MOST)))
+
+    measured, answer = measure_answer(broker, "most offset delete", request)
+
+    assert codes_of(request, answer) == {E.none, E.unknown_topic_or_partition}
     measured.check()

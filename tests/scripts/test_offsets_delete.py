@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequest,
@@ -10,7 +12,8 @@ from kio.schema.offset_delete.v0.request import (
 )
 
 from tests.support.clock import SteppedClock
-from tests.support.handlers import Broker, given_group, topic
+from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.apis.slices import PARTITIONS
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
 from tidegate.groups import offsets
 from tidegate.groups.offsets import entry_json
@@ -114,6 +117,36 @@ async def test_topic_without_partitions_is_answered_only_if_unknown(
     response = await broker.ask(OffsetDeleteRequest(group_id="orders", topics=topics))
 
     assert [one.name for one in response.topics] == ["nowhere"]
+
+
+@pytest.mark.parametrize("topics", [{"wide": 2_500}, {f"t{number}": 1 for number in range(1_200)}])
+async def test_offsets_of_many_partitions_are_deleted_in_several_scripts(
+    store: Store, keys: GroupKeys, topics: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(
+        store, FakeCatalog(*(topic(name, count, number) for number, (name, count) in enumerate(topics.items())))
+    )
+    await given_group(store, keys, subscribed=[])
+    await given_offsets(store, keys, *(f"{name}:{count - 1}" for name, count in topics.items()))
+    deletions, delete_part = list[int](), offsets.delete
+
+    async def counted(store: Store, keys: GroupKeys, broker: str, part: Mapping[str, Sequence[int]]) -> set[str]:
+        deletions.append(sum(map(len, part.values())))
+        return await delete_part(store, keys, broker, part)
+
+    monkeypatch.setattr(offsets, "delete", counted)
+    codes = await delete(broker, {name: [*range(count)] for name, count in topics.items()})
+
+    assert len(deletions) > 1 and max(deletions) <= PARTITIONS and sum(deletions) == sum(topics.values())
+    assert codes == {f"{name}:{index}": NONE for name, count in topics.items() for index in range(count)}
+    assert await left(store, keys) == []
+
+
+async def test_request_to_delete_nothing_fails_as_the_group_does(broker: Broker, store: Store, keys: GroupKeys) -> None:
+    with pytest.raises(GroupIdNotFound):
+        await delete(broker, {})
+    await given_group(store, keys)
+    assert await delete(broker, {}) == {}
 
 
 async def test_scenario_95_an_absent_group_and_an_empty_name(broker: Broker, store: Store, keys: GroupKeys) -> None:

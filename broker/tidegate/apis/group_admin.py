@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from kio.schema.describe_groups.v6.response import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
@@ -15,14 +16,14 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kio.schema.types import GroupId
+from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
 from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each
+from tidegate.apis.slices import batches_of, each, join_topics
 from tidegate.apis.topic_refresh import refresh_again, unknown_topics
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, KafkaError
@@ -32,6 +33,7 @@ from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.newer_schemas.delete_groups_v3 import DeletableGroupResult, DeleteGroupsResponse
+from tidegate.store.keys import GroupKeys
 
 if TYPE_CHECKING:
     from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
@@ -186,16 +188,35 @@ async def _delete(call: Call, group_id: GroupId) -> tuple[ErrorCode, str | None]
     return ErrorCode.none, None
 
 
-@api(ApiKey.OFFSET_DELETE, first=0, last=0, confirmed=True, error=at_top(topics=()))
+@api(ApiKey.OFFSET_DELETE, first=0, last=0, confirmed=True, answers_large=True, error=at_top(topics=()))
 async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Delete a group's offsets of topics that it is not subscribed to (KIP-496)."""
-    missing = unknown_topics(call, request.topics)
-    if missing:
-        await refresh_again(call, missing)
+    """Delete a group's offsets of topics that it is not subscribed to (KIP-496), part by part."""
     if not request.group_id:
         raise InvalidGroupId
+    keys = call.store.group_keys(call.org, request.group_id)
+    batches = batches_of(request.topics, "partitions")
+    results: list[tuple[str, list[OffsetDeleteResponsePartition]]] = []
+    for topics in chain([next(batches, [])], batches):  # a request for nothing fails as the group does
+        results += await _delete_offsets(call, keys, topics)
+    return OffsetDeleteResponse(
+        error_code=ErrorCode.none,
+        throttle_time=NO_TIME,
+        topics=tuple(
+            OffsetDeleteResponseTopic(name=TopicName(name), partitions=tuple(partitions))
+            for name, partitions in join_topics(results)
+        ),
+    )
+
+
+async def _delete_offsets(
+    call: Call, keys: GroupKeys, topics: Sequence[Any]
+) -> list[tuple[str, list[OffsetDeleteResponsePartition]]]:
+    """Delete one part of a request; the answered topics."""
+    missing = unknown_topics(call, topics)
+    if missing:
+        await refresh_again(call, missing)
     wanted: dict[str, set[int]] = {}
-    for asked in request.topics:
+    for asked in topics:
         topic = call.context.catalog.get(call.org, asked.name)
         known = [
             one.partition_index
@@ -204,7 +225,6 @@ async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDelet
         ]
         if known:
             wanted.setdefault(asked.name, set()).update(known)
-    keys = call.store.group_keys(call.org, request.group_id)
     subscribed = await offsets.delete(
         call.store,
         keys,
@@ -217,20 +237,16 @@ async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDelet
             return ErrorCode.unknown_topic_or_partition
         return ErrorCode.group_subscribed_to_topic if topic in subscribed else ErrorCode.none
 
-    return OffsetDeleteResponse(
-        error_code=ErrorCode.none,
-        throttle_time=NO_TIME,
-        topics=tuple(
-            OffsetDeleteResponseTopic(
-                name=asked.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=one.partition_index, error_code=code_for(asked.name, one.partition_index)
-                    )
-                    for one in asked.partitions
-                ),
-            )
-            for asked in request.topics
-            if asked.partitions or call.context.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
-        ),
-    )
+    return [
+        (
+            asked.name,
+            [
+                OffsetDeleteResponsePartition(
+                    partition_index=one.partition_index, error_code=code_for(asked.name, one.partition_index)
+                )
+                for one in asked.partitions
+            ],
+        )
+        for asked in topics
+        if asked.partitions or call.context.catalog.get(call.org, asked.name) is None  # as in OffsetCommit
+    ]
