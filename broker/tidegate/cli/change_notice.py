@@ -49,7 +49,7 @@ def cluster_of_redis(redis: RedisServer) -> str:
 
 def confirm_change(cluster: str, change: str, yes: bool, always: bool = False) -> None:
     """Print the cluster, and prompt on a terminal unless `yes`; `always`: prompt without one too. Raises typer.Exit."""
-    typer.echo(f"tidegate: {cluster}, about to change: {visible(change)}", err=True)
+    typer.echo(f"tidegate: {visible(cluster)}, about to change: {visible(change)}", err=True)
     asks = always or (sys.stdin.isatty() and sys.stderr.isatty())
     if asks and not yes and not typer.confirm("Do it?", err=True):
         typer.echo("nothing changed", err=True)

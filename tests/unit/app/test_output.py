@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 import structlog
@@ -11,7 +13,10 @@ import yaml
 
 from tidegate.cli.change_notice import confirm_change
 from tidegate.cli.client.decoding import Decode
+from tidegate.cli.client.redis_command import Failure, Reply, Status, shown
 from tidegate.cli.client.tail_reading import Found
+from tidegate.cli.commands import completion
+from tidegate.cli.commands.redis import _part
 from tidegate.cli.commands.tail import Printer
 from tidegate.cli.failures import CommandFailed, reporting
 from tidegate.cli.output import Column, Form, write_findings, write_pairs, write_rows
@@ -30,6 +35,25 @@ def test_names_cannot_move_the_readers_cursor(capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
 
     assert printed.count(SHOWN) == 6 and "\x1b" not in printed and "\x9b" not in printed
+
+
+@pytest.mark.parametrize("value", [NASTY, {"group": NASTY}])
+def test_redis_key_control_characters_are_escaped(value: object) -> None:
+    assert not CONTROLS.search(_part(value))
+
+
+@pytest.mark.parametrize("reply", [Status(NASTY), Failure(NASTY), [Status(NASTY)], NASTY.encode()])
+def test_redis_reply_control_characters_are_escaped(reply: Reply) -> None:
+    assert not CONTROLS.search(shown(reply))
+
+
+def test_completion_names_with_control_characters_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def names(asking: Coroutine[Any, Any, list[str]]) -> list[str]:
+        asking.close()
+        return [NASTY, "ab"]
+
+    monkeypatch.setattr(completion.asyncio, "run", names)
+    assert completion.complete_groups("a") == ["ab"]
 
 
 def test_machines_get_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,8 +95,11 @@ def test_reporting_failure_is_one_line_without_control_characters(capsys: pytest
 
 
 def test_confirm_change_notice_is_one_line_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
-    confirm_change("cluster c at a:1", f"group {HOSTILE} is deleted", yes=True)
-    assert capsys.readouterr().err == f"tidegate: cluster c at a:1, about to change: group {HOSTILE_SHOWN} is deleted\n"
+    confirm_change(f"cluster c at {HOSTILE}", f"group {HOSTILE} is deleted", yes=True)
+    assert (
+        capsys.readouterr().err
+        == f"tidegate: cluster c at {HOSTILE_SHOWN}, about to change: group {HOSTILE_SHOWN} is deleted\n"
+    )
 
 
 def test_configure_text_log_escapes_control_characters() -> None:

@@ -17,12 +17,26 @@ from tidegate.cli.client import admin_client
 from tidegate.cli.places import AdminHttp
 from tidegate.cli.top.app import Top
 from tidegate.cli.top.group_screen import GroupScreen
-from tidegate.cli.top.texts import cut, shown_lines, shown_text
 
 INTERVAL_S: Final = 0.05
 TIMEOUT_S: Final = 0.6
 ROW: Final = {
     "group": "orders", "lag": 3, "state": "Stable", "members": 2, "state_since_ms": 1, "severity": "", "trouble": "",
+}  # fmt: skip
+
+HOSTILE: Final = "web\x1b[2J\x9b31m"
+SHOWN: Final = r"web\x1b[2J\x9b31m"
+GROUP: Final = {
+    "group_id": HOSTILE, "state": HOSTILE, "state_since_ms": 1, "now_ms": 2, "generation": 1,
+    "protocol_type": "consumer",
+    "protocol": HOSTILE, "join_deadline_ms": 0, "sync_deadline_ms": 0,
+    "members": [{
+        "member_id": HOSTILE, "instance_id": "", "client_id": HOSTILE, "client_host": HOSTILE, "phase": "stable",
+        "last_contact_ms": 1, "owned": {HOSTILE: [0]},
+    }],
+    "partitions": [
+        {"topic": HOSTILE, "partition": 0, "committed": 1, "log_end": 1, "lag": 0, "owner": HOSTILE},
+    ],
 }  # fmt: skip
 
 
@@ -52,8 +66,11 @@ async def replying() -> AsyncIterator[str]:
     async def groups(request: web.Request) -> web.Response:
         return web.json_response({"groups": [ROW], "next": None})
 
+    async def hostile(request: web.Request) -> web.Response:
+        return web.json_response({"summary": HOSTILE, "findings": []} if request.path.endswith("explain") else GROUP)
+
     app = web.Application()
-    app.add_routes([web.get("/api/v1/groups", groups)])
+    app.add_routes([web.get("/api/v1/groups", groups), web.get("/api/v1/groups/{path:.*}", hostile)])
     async with TestServer(app) as server:
         yield str(server.make_url(""))
 
@@ -86,11 +103,23 @@ async def test_top_group_silent_address_is_reported(silent: tuple[str, list[str]
         await _until(pilot, lambda: "no reply within" in str(facts.render()))
 
 
-def test_cells_have_no_escape_sequences() -> None:
-    """Rich passes ESC on: a client id may clear the screen, or set the terminal's title."""
-    name = "\x1b]0;title\x07\x1b[2Jorders"
-    shown = cut(name, 60)
-    assert shown == r"\x1b]0;title\x07\x1b[2Jorders"
-    assert shown_text(name).plain == shown
-    assert shown_lines([name, "next"]).plain == f"{shown}\nnext"
-    assert cut("a" * 30, 10) == "aaaaaaaa…"
+async def test_top_list_control_characters_are_escaped(replying: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ROW, "group", HOSTILE)
+    monkeypatch.setitem(ROW, "sentence", HOSTILE)
+    async with Top(AdminHttp(replying), "default", INTERVAL_S).run_test() as pilot:
+        table: DataTable[Any] = pilot.app.query_one("#groups", DataTable)
+        await _until(pilot, lambda: table.row_count == 1)
+        assert str(table.get_row_at(0)[0]) == SHOWN
+
+
+async def test_top_group_control_characters_are_escaped(replying: str) -> None:
+    admin = AdminHttp(replying)
+    async with Top(admin, "default", 3600).run_test() as pilot:
+        await pilot.app.push_screen(GroupScreen(admin, "default", HOSTILE, 3600))
+        screen = pilot.app.screen
+        tables = [screen.query_one(name, DataTable) for name in ("#members", "#partitions")]
+        await _until(pilot, lambda: all(table.row_count == 1 for table in tables))
+        drawn = [str(screen.query_one(name, Static).render()) for name in ("#group", "#facts")]
+        drawn += [str(cell) for table in tables for cell in table.get_row_at(0)]
+    assert sum("web" in text for text in drawn) == 7
+    assert not any("\x1b" in text or "\x9b" in text for text in drawn)

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final
 
 from tidegate.store.addresses import Address
 from tidegate.store.slots import parse_refusal
+from tidegate.telemetry.visible import visible
 
 _CONNECT_TIMEOUT_S: Final = 3.0
 _STREAMING: Final = frozenset({"subscribe", "psubscribe", "ssubscribe", "monitor"})
@@ -128,9 +129,9 @@ def shown(reply: Reply, indent: str = "") -> str:
         case None:
             return "(nil)"
         case Status(text):
-            return text
+            return visible(text)
         case Failure(text):
-            return f"(error) {text}"
+            return f"(error) {visible(text)}"
         case int():
             return f"(integer) {reply}"
         case bytes():

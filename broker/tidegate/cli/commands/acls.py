@@ -12,6 +12,7 @@ from tidegate.cli.command_group import command_group
 from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import RedisServer, to_places
+from tidegate.telemetry.visible import visible
 
 acl = command_group("acl", "Access rules: list, add, remove, explain a decision.")
 
@@ -111,10 +112,11 @@ def explain(
         typer.echo(f"{word}: no rule lets {principal} {wanted.name} {resource}")
     else:
         row = _row(decision.rule)
-        typer.echo(
-            f"{word}: {row['permission']} {row['operation']} to {row['principal']} from {row['host']} "
+        rule = (
+            f"{row['permission']} {row['operation']} to {row['principal']} from {row['host']} "
             f"on {row['resource_type']} {row['name']} ({row['pattern_type']})"
         )
+        typer.echo(f"{word}: {visible(rule)}")
     if not decision.allowed:
         raise typer.Exit(BAD_NEWS)
 

@@ -12,6 +12,7 @@ from tidegate.cli.change_notice import Yes, confirm_change
 from tidegate.cli.command_group import command_group
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import RedisServer, to_places
+from tidegate.telemetry.visible import visible
 
 backup = command_group("backup", "Groups, offsets, topics, users, access rules, quotas and configs in one file.")
 
@@ -69,7 +70,7 @@ def verify(file: BackupFile, output: Output = Form.TABLE) -> None:
     from tidegate.cli.output import write_rows
 
     found = verify_file(file)
-    typer.echo(_described(found), err=True)
+    typer.echo(visible(_described(found)), err=True)
     write_rows(output, _MADE, [{"what": _NAMES[kind], "count": found.counts[kind]} for kind in _NAMES])
 
 
@@ -119,4 +120,4 @@ def _described(found: Any) -> str:
 
 def _warn(warnings: list[str]) -> None:
     for warning in warnings:
-        typer.echo(f"tidegate: {warning}", err=True)
+        typer.echo(f"tidegate: {visible(warning)}", err=True)

@@ -23,6 +23,7 @@ from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import AdminHttp, Brokers, RedisServer, to_places
 from tidegate.diagnosis.formatting import size
+from tidegate.telemetry.visible import visible
 
 broker = command_group("broker", "List and drain brokers.")
 
@@ -58,7 +59,7 @@ def list_brokers(brokers: Brokers, admin: AdminHttp, output: Output = Form.TABLE
 
     rows, missing = asyncio.run(_rows(brokers, admin))
     if missing:
-        typer.echo(f"tidegate: states and figures are unknown: {missing}", err=True)
+        typer.echo(f"tidegate: states and figures are unknown: {visible(missing)}", err=True)
     write_rows(output, _LIST, rows)
 
 

@@ -1,6 +1,6 @@
 """Shell completion of topic and group names, fetched from the brokers that the environment names.
 
-Errors are ignored: an error message would garble the line being edited.
+Errors are ignored: an error message would garble the line being edited, and so would names with control characters.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
+
+from tidegate.telemetry.visible import CONTROLS
 
 _PATIENCE_S: Final = 1.5
 
@@ -43,6 +45,6 @@ def _complete(incomplete: str, names: Named) -> list[str]:
             return await names(kafka)
 
     try:
-        return [name for name in asyncio.run(ask()) if name.startswith(incomplete)]
+        return [name for name in asyncio.run(ask()) if name.startswith(incomplete) and not CONTROLS.search(name)]
     except Exception:  # noqa: BLE001 - see above
         return []

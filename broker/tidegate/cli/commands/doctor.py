@@ -11,6 +11,7 @@ from tidegate.cli.failures import BAD_NEWS, DONE, FAILED, CommandFailed
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import AdminHttp, Brokers, RedisServer, to_places
 from tidegate.cli.progress import progress
+from tidegate.telemetry.visible import visible
 
 if TYPE_CHECKING:
     from tidegate.cli.doctor.run import Report
@@ -73,7 +74,7 @@ def _write(output: Form, report: Report) -> None:
         write_whole(output, run.as_json(report))
     else:
         for line in run.rebalances(report):
-            typer.echo(line)
+            typer.echo(visible(line))
         if report.observed.advertised:
             typer.echo()
             write_rows(output, _ADDRESSES, run.address_rows(report))

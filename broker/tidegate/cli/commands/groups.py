@@ -12,6 +12,7 @@ from tidegate.cli.commands.completion import complete_groups
 from tidegate.cli.failures import BAD_NEWS
 from tidegate.cli.output import Form, Output
 from tidegate.cli.places import AdminHttp, Brokers, to_places
+from tidegate.telemetry.visible import visible
 
 group = command_group("group", "List, inspect, explain and change consumer groups.")
 
@@ -34,7 +35,7 @@ def list_groups(
 
     rows, missing = asyncio.run(group_reads.listing(brokers, admin))
     for what in missing:
-        typer.echo(f"tidegate: {what}", err=True)
+        typer.echo(f"tidegate: {visible(what)}", err=True)
     write_rows(output, group_tables.LIST, [row for row in rows if row["trouble"] or not troubled])
 
 
@@ -77,7 +78,7 @@ def lag(
 
     rows, missing = asyncio.run(group_reads.lag(brokers, admin, group_id))
     if missing:
-        typer.echo(f"tidegate: {missing}", err=True)
+        typer.echo(f"tidegate: {visible(missing)}", err=True)
     write_rows(output, group_tables.LAG, rows)
 
 

@@ -14,6 +14,7 @@ from tidegate.cli.commands.completion import complete_topics
 from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.output import Column, Form, Output
 from tidegate.cli.places import Brokers, RedisServer, to_places
+from tidegate.telemetry.visible import visible
 
 topic = command_group("topic", "List, create, change and delete topics.")
 
@@ -164,7 +165,7 @@ def delete(
     confirm_change(cluster_of_brokers(brokers), change, yes, always=True)
     outcomes = asyncio.run(drop())
     for name, why in outcomes.items():
-        typer.echo(f"tidegate: topic {name}: {why}" if why else f"deleted {name}", err=bool(why))
+        typer.echo(f"tidegate: topic {name}: {visible(why)}" if why else f"deleted {name}", err=bool(why))
     if any(outcomes.values()):
         raise typer.Exit(BAD_NEWS)
 

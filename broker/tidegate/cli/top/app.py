@@ -15,9 +15,9 @@ from textual.worker import Worker
 from tidegate.cli.client import admin_client
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp
+from tidegate.cli.top.cells import cell, text_of
 from tidegate.cli.top.figures import ORDERS, Line, Rates, cells, chosen
 from tidegate.cli.top.group_screen import GroupScreen
-from tidegate.cli.top.texts import cut, shown_text
 
 _COLUMNS: Final = (
     ("GROUP", 24), ("STATE", 10), ("MEMB", 5), ("LAG", 8), ("RATE/S", 8), ("SINCE", 10), ("TROUBLE", 15),
@@ -102,7 +102,7 @@ class Top(App[None]):
         table.clear()
         for line in self._shown:
             style = _STYLES[line.severity]
-            table.add_row(*(_cell(text, width, style) for text, (_, width) in zip(cells(line), _COLUMNS, strict=True)))
+            table.add_row(*(cell(text, width, style) for text, (_, width) in zip(cells(line), _COLUMNS, strict=True)))
         names = [line.group for line in self._shown]
         if chosen_before in names:
             table.move_cursor(row=names.index(chosen_before))
@@ -111,11 +111,11 @@ class Top(App[None]):
 
     def _status_line(self, text: str) -> Text:
         if self._failure:
-            return shown_text(self._failure, style="bold red", no_wrap=True)
+            return text_of(self._failure, "bold red")
         bad = sum(bool(line.severity) for line in self._lines)
         lag = sum(line.lag for line in self._lines)
         reported = f"{len(self._lines)} groups, {bad} with trouble, lag {lag:,}, by {self._order}"
-        return Text(f"{reported}, {len(self._shown)} with {text!r}" if text else reported, style="bold", no_wrap=True)
+        return text_of(f"{reported}, {len(self._shown)} with {text!r}" if text else reported, "bold")
 
     def _current(self) -> str | None:
         row = self._table.cursor_row
@@ -124,7 +124,7 @@ class Top(App[None]):
     def _show_message(self) -> None:
         row = self._table.cursor_row
         sentence = self._shown[row].sentence if 0 <= row < len(self._shown) else ""
-        self._sentence.update(shown_text(sentence, no_wrap=True, overflow="ellipsis"))
+        self._sentence.update(text_of(sentence))
 
     # -- keys
 
@@ -165,8 +165,3 @@ class Top(App[None]):
         """Open the selected group."""
         if event.data_table.id == "groups" and (group := self._current()) is not None:
             self.push_screen(GroupScreen(self._admin, self._org, group, self._interval_s))
-
-
-def _cell(text: str, width: int, style: str) -> Text:
-    """Text padded to the column, with one space before the next."""
-    return shown_text(cut(text, width), style=style, no_wrap=True)

@@ -17,8 +17,8 @@ from textual.worker import Worker
 from tidegate.cli.client import admin_client
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import AdminHttp
+from tidegate.cli.top.cells import cell, paragraph, text_of
 from tidegate.cli.top.figures import facts, member_cells, names_of, partition_cells
-from tidegate.cli.top.texts import cut, shown_lines, shown_text
 
 _MEMBERS: Final = (("MEMBER", 20), ("HOST", 15), ("NOW", 16), ("LAST", 8), ("PARTITIONS", 21))
 _PARTITIONS: Final = (("PARTITION", 26), ("COMMITTED", 12), ("END", 12), ("LAG", 10), ("OWNER", 20))
@@ -51,7 +51,7 @@ class GroupScreen(Screen[None]):
         self._partitions: DataTable[Text] = DataTable(id="partitions", cursor_type="row", cell_padding=0)
 
     def compose(self) -> ComposeResult:
-        yield Static(shown_text(self._group_id), id="group")
+        yield Static(text_of(self._group_id), id="group")
         yield self._facts
         yield self._members
         yield self._partitions
@@ -76,7 +76,7 @@ class GroupScreen(Screen[None]):
             found = await admin_client.get(self._admin, self._group_id, "", self._org)
             explained = await admin_client.get(self._admin, self._group_id, "explain", self._org)
         except CommandFailed as failure:
-            self._facts.update(shown_text(str(failure), style="bold red"))
+            self._facts.update(paragraph([str(failure)], "bold red"))
             self._found = None
             return
         self._found, self._summary, self._refreshed_s = found, explained["summary"], time.monotonic()
@@ -89,13 +89,12 @@ class GroupScreen(Screen[None]):
     def _refresh_status(self) -> None:
         if self._found is not None:
             now_ms = self._found["now_ms"] + int((time.monotonic() - self._refreshed_s) * 1000)
-            self._facts.update(shown_lines(facts(self._found, self._summary, now_ms)))
+            self._facts.update(paragraph(facts(self._found, self._summary, now_ms)))
 
 
 def _fill(table: DataTable[Text], columns: tuple[tuple[str, int], ...], rows: list[tuple[str, ...]]) -> None:
     row = table.cursor_row
     table.clear()
     for cells in rows:
-        texts = (cut(text, width) for text, (_, width) in zip(cells, columns, strict=True))
-        table.add_row(*(shown_text(text, no_wrap=True) for text in texts))
+        table.add_row(*(cell(text, width) for text, (_, width) in zip(cells, columns, strict=True)))
     table.move_cursor(row=row)
