@@ -33,6 +33,13 @@ TESTED: Final = (
         "scripts/test_log_quota_scenarios.py::test_throttled_fetch_has_its_records",
     ),
     Tested(
+        "DescribeGroups, ConsumerGroupDescribe and its like, OffsetFetch, DescribeProducers, DescribeTransactions",
+        "an answer has whatever the request names, however often",
+        "beyond 16 MiB the rest gets COORDINATOR_LOAD_IN_PROGRESS (partitions: NOT_LEADER_OR_FOLLOWER)",
+        "4 kB may ask for 8 GB; clients ask again for what they miss",
+        "scripts/test_directory_groups.py::test_groups_beyond_the_bytes_of_an_answer_are_retriable",
+    ),
+    Tested(
         "CreateAcls, DescribeAcls, DeleteAcls",
         "UNKNOWN anywhere closes the connection; ANY as permission or pattern: UNKNOWN_SERVER_ERROR",
         "INVALID_REQUEST, of that rule alone",
