@@ -261,7 +261,8 @@ class World:
         return offset
 
     def fetch(self, broker: int, on_fetched: Callable[[dict[str, Committed] | Failure], None]) -> None:
-        self.brokers[broker].offsets.fetch(self.keys, None, on_fetched)
+        fields = [f"t:{partition}" for partition in range(PARTITION_COUNT)]
+        self.brokers[broker].offsets.fetch(self.keys, fields, on_fetched)
 
     def leave(self, broker: int, leaving: Sequence[Leaving]) -> asyncio.Task[list[int]]:
         store = self.brokers[broker].store

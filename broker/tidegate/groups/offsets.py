@@ -200,13 +200,12 @@ class Offsets:
         else:
             queued[1].append((commit, on_code))
 
-    def fetch(self, keys: GroupKeys, fields: Sequence[str] | None, on_fetched: OnFetched) -> None:
-        """Read the commits of `fields`, or of every partition if None."""
-        wanted = None if fields is None else tuple(fields)
-        if wanted == ():
+    def fetch(self, keys: GroupKeys, fields: Sequence[str], on_fetched: OnFetched) -> None:
+        """Read the commits of `fields`."""
+        if not fields:
             self._loop.call_soon(on_fetched, {})
             return
-        self._read(keys, wanted).waiting.append(on_fetched)
+        self._read(keys, tuple(fields)).waiting.append(on_fetched)
 
     def fetch_values(self, keys: GroupKeys, fields: tuple[str, ...], on_values: OnValues) -> None:
         """Read the stored values of `fields`, of which there is one at least."""
@@ -230,7 +229,7 @@ class Offsets:
         read = reads.get(fields)
         if read is None:
             self._schedule()
-            read = reads[fields] = _Read(fields)
+            read = reads[fields] = _Read(fields or ())
             command: list[Arg] = ["HGETALL", keys.offsets] if fields is None else ["HMGET", keys.offsets, *fields]
             self._store.send(command, read.on_offsets)
         return read
@@ -336,7 +335,7 @@ class _Read:
 
     __slots__ = ("_fields", "waiting", "waiting_for_values")
 
-    def __init__(self, fields: tuple[str, ...] | None) -> None:
+    def __init__(self, fields: tuple[str, ...]) -> None:
         self.waiting: list[OnFetched] = []
         self.waiting_for_values: list[OnValues] = []
         self._fields = fields
@@ -353,10 +352,7 @@ class _Read:
             return
         if failure is None:
             try:
-                if self._fields is None:
-                    result = {name.decode(): parse_entry(value) for name, value in reply.items()}
-                else:
-                    result = parse_values(self._fields, reply)
+                result = parse_values(self._fields, reply)
             except Exception:
                 logger.exception("offsets_not_readable")
                 result = _UNUSABLE
