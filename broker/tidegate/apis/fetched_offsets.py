@@ -44,7 +44,8 @@ FetchedTopics = list[tuple[Label, list[tuple[int, int, int, str, int]]]]
 
 
 def _fetch_in_parts(call: Call, request: Any) -> None:
-    """Read several groups, all commits of a group, or many partitions, part by part."""
+    """Read several groups, all commits of a group, or many partitions, part by part, one request at a time."""
+    call.run_alone()
     call.answer_later(_answer_in_parts(call, request), request)
 
 

@@ -64,7 +64,9 @@ def answered(offsets: FakeOffsets, request: Any, version: int, record_topics: in
     return body
 
 
-def call_of(offsets: FakeOffsets, version: int, record_topics: int, reply: Any, close: Any = None) -> Any:
+def call_of(
+    offsets: FakeOffsets, version: int, record_topics: int, reply: Any, close: Any = None, run_alone: Any = lambda: None
+) -> Any:
     """A request of a broker with `TOPICS`."""
     topics = {
         name: SimpleNamespace(name=name, topic_id=topic_id, topic_hex=topic_id.hex, partition_count=9)
@@ -78,6 +80,7 @@ def call_of(offsets: FakeOffsets, version: int, record_topics: int, reply: Any, 
     return SimpleNamespace(
         version=version, org="default", client=SimpleNamespace(org="default"), reply=reply, close=close,
         context=SimpleNamespace(catalog=catalog, offsets=offsets), answer_later=lambda work, request: TASKS.start(work),
+        run_alone=run_alone,
         store=SimpleNamespace(group_keys=lambda org, group_id: None),
     )  # fmt: skip
 
@@ -213,3 +216,16 @@ async def test_offset_fetch_without_an_answer_closes_the_connection(monkeypatch:
 
     async with asyncio.timeout(30):
         assert await reasons.get()
+
+
+@pytest.mark.parametrize(("wanted", "alone"), [({}, False), ({"topics": None}, True)])
+async def test_offset_fetch_of_all_commits_makes_later_requests_wait(wanted: dict[str, None], alone: bool):
+    answers: asyncio.Queue[Any] = asyncio.Queue()
+    made_wait: list[bool] = []
+    call = call_of(LateOffsets({}), 8, 0, answers.put_nowait, run_alone=lambda: made_wait.append(True))
+
+    offset_fetch(call, request_for([("t", [0])], member_epoch=-1, **wanted))
+
+    assert made_wait == [True] * alone
+    async with asyncio.timeout(30):
+        assert await answers.get()
