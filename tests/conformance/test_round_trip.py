@@ -30,6 +30,9 @@ async def test_produced_record_is_consumed(cluster: Cluster) -> None:
         assert list(reported) == ["topic", "produced", "consumed", "committed", "deleted"]
         assert reported["consumed"] == "the same 16 bytes"
         offsets.append(int(reported["produced"].removeprefix("offset ")))
+    assert (
+        f"at {cluster.bootstrap}, about to change: topic {round_trip.TOPIC} is created unless it exists" in done.stderr
+    )
     groups = await asyncio.to_thread(
         CliRunner().invoke, command_line, ["group", "list", "--bootstrap", cluster.bootstrap]
     )

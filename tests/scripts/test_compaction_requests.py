@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import redis
+import typer
+from typer.testing import CliRunner
 
 from tests.scripts.test_compaction import add, records, topic_of
 from tests.support.built import ENDPOINTS
@@ -16,6 +18,8 @@ from tests.support.whole_broker import WholeBroker
 from tidegate.broker import build
 from tidegate.cli.client import compaction_requests as command
 from tidegate.cli.client.stray_entries import Partition
+from tidegate.cli.commands import topics
+from tidegate.command_line import command_line
 from tidegate.log import compaction_requests, compactor
 from tidegate.log.compaction_requests import TAKE_COMPACTION, UPDATE_COMPACTION, CompactionRequests
 from tidegate.log.logs import Logs
@@ -154,3 +158,26 @@ async def test_compaction_request_for_what_another_broker_has_just_made(store: S
         await here.logs.close()
         await here.catalog.close()
         await there.close()
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+async def test_compaction_is_requested_only_if_confirmed(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, confirmed: bool
+) -> None:
+    there = await WholeBroker(settings).start()
+    await there.create("t")
+    await there.close()
+    notices = []
+
+    def confirm(cluster: str, change: str, yes: bool) -> None:
+        notices.append(f"{cluster}: {change}")
+        if not confirmed:
+            raise typer.Exit(1)
+
+    monkeypatch.setattr(topics, "confirm_change", confirm)
+    words = ["topic", "compact", "t", "--timeout", "1", "--redis-url", settings.redis_url]
+    done = await asyncio.to_thread(CliRunner().invoke, command_line, words)
+    assert done.exit_code == 1, "not confirmed, or no broker took the request"
+    assert bool(await store.command("EXISTS", store.cluster_keys.compactions)) is confirmed
+    [notice] = notices
+    assert "of all partitions of t, records" in notice

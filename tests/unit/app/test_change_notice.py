@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Final
+
 import pytest
 import typer
 
@@ -9,8 +12,18 @@ from tidegate.cli import change_notice
 from tidegate.cli.change_notice import OtherCluster, confirm_change, require_same_cluster
 from tidegate.cli.failures import BAD_NEWS, CommandFailed
 from tidegate.cli.places import AdminHttp, Brokers
+from tidegate.command_line import command_line
 
 NOTICE = "tidegate: cluster c at b:1, about to change: broker 2 drains and ends\n"
+CHANGE_NOTHING: Final = {
+    "audit", "doctor", "tail", "top", "version", "settings", "reference",
+    "group list", "group show", "group members", "group lag", "group history", "group explain",
+    "topic list", "topic describe", "txn list", "txn describe", "txn find-hanging",
+    "broker list", "user list", "acl list", "acl explain", "quota list", "backup create", "backup verify",
+    "redis check", "redis memory", "redis keys", "redis log", "redis acl",
+    "redis run",  # as redis-cli: it sends what was typed
+    "dev", "serve", "pipeline",  # they run programs
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -73,3 +86,18 @@ def test_require_same_cluster_refuses_a_named_admin_http_and_leaves_out_a_found_
     with pytest.raises(CommandFailed) as failure:
         require_same_cluster(brokers, "c", AdminHttp("a:1", given=False), "d")
     assert not isinstance(failure.value, OtherCluster)
+
+
+def test_every_command_that_changes_something_can_be_confirmed() -> None:
+    """A new command either is named in CHANGE_NOTHING, or has `--yes`, and calls `confirm_change`."""
+    commands = dict(_commands(typer.main.get_command(command_line)))
+    without = {name for name, command in commands.items() if not any("--yes" in one.opts for one in command.params)}
+    assert without == CHANGE_NOTHING
+
+
+def _commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for word, inner in command.commands.items():
+        yield from _commands(inner, f"{name} {word}".strip())

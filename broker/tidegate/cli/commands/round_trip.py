@@ -50,7 +50,8 @@ def round_trip(
 ) -> None:
     """Test the cluster: produce a record, consume it, commit its offset as a group.
 
-    Exit code 2 if a step fails. The topic is kept, the group is deleted.
+    Prints the cluster before it changes anything, and prompts on a terminal. Exit code 2 if a step fails. The topic is
+    kept, the group is deleted.
     """
     confirm_change(cluster_of_brokers(brokers), f"a record is appended to topic {topic}", yes)
     write_rows(output, _COLUMNS, asyncio.run(there_and_back(brokers, topic)))

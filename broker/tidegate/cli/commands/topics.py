@@ -269,7 +269,8 @@ def compact(
 ) -> None:
     """Compact partitions now, as far as `min.compaction.lag.ms` allows. Exit code 1 if one was not compacted.
 
-    The request is stored in Redis, and any broker serves it: it waits 60 s, until the outcome of every append is known.
+    Prints the cluster before it changes anything, and prompts on a terminal. The request is stored in Redis, and any
+    broker serves it: it waits 60 s, until the outcome of every append is known.
     """
     from tidegate.cli.client import compaction_requests
     from tidegate.cli.client.redis_access import connected
