@@ -17,18 +17,23 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.serial.errors import OutOfBoundValue
 
-from bench.cluster import CONNECTIONS_STAY, REPOSITORY, Cluster
-from tests.fuzz.neighbour import TOPIC as NEIGHBOUR
-from tests.fuzz.requests import TOPICS, frame
+from bench.cluster import REPOSITORY, Cluster
+from tests.chaos.hostile import CALLBACK_MS_MAX, measured_broker
+from tests.fuzz.requests import GROUPS, TOPICS, frame
 from tests.support.broker_logs import tracebacks
-from tests.support.wire import decode_response
+from tests.support.log_broker import produce_request
+from tests.support.logs import batch_bytes
+from tests.support.wire import RawClient, decode_response
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol.versions import is_old
 
@@ -44,10 +49,11 @@ P99_MS_MAX: Final = 50.0
 """Of the neighbour's answers."""
 SLOWEST_MS_MAX: Final = 10_000.0
 GROWN_MIB_MAX: Final = 256.0
-SETTINGS: Final = {
-    "TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false",
-    "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-}
+PARTITIONS: Final = 300
+"""Of the first topic; the group `group` has an offset of each."""
+PRODUCERS: Final = 200
+"""Of its first partition, each with one batch."""
+REFILL_S: Final = 1.0
 _NO_TIME: Final = {(api_key, "Cannot parse negative timestamp") for api_key in (38, 39, 40, 65)}
 """A refused delegation token has times of -1, and so has a transaction that has not begun (DescribeTransactions), as in
 Kafka; kio reads no such time."""
@@ -64,6 +70,9 @@ class Findings:
     wrong: list[str] = field(default_factory=list)
     neighbour: dict[str, Any] = field(default_factory=dict)
     stalled_ms: list[float] = field(default_factory=list)
+    longest_ms: float = 0.0
+    """CPU time of the longest callback of the broker's event loop, and what it was."""
+    longest: str = ""
     grown_mib: float = 0.0
 
     def failures(self) -> list[str]:
@@ -72,6 +81,8 @@ class Findings:
         limits = {
             f"the neighbour's p99 was {p99_ms:.0f} ms": p99_ms < P99_MS_MAX,
             f"the neighbour's slowest answer took {max_ms:.0f} ms": max_ms < SLOWEST_MS_MAX,
+            f"a callback of the event loop took {self.longest_ms:.0f} ms: {self.longest}": self.longest_ms
+            < CALLBACK_MS_MAX,
             f"memory grew by {self.grown_mib:.0f} MiB": self.grown_mib < GROWN_MIB_MAX,
         }
         return [*self.wrong, *(text for text, is_kept in limits.items() if not is_kept)]
@@ -84,6 +95,7 @@ class Findings:
             f"{self.executions.total()} requests of {len(self.by_api)} API versions: {outcomes}",
             f"neighbour: {self.neighbour}",
             f"stalls of the event loop: {len(self.stalled_ms)}, the longest {max(self.stalled_ms, default=0):.0f} ms",
+            f"longest callback: {self.longest_ms:.0f} ms",
             f"memory: {self.grown_mib:+.0f} MiB",
             f"findings: {len(failures)}",
             *failures[:20],
@@ -159,15 +171,37 @@ def _resident_mib(pid: int) -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
+async def fill(address: str) -> None:
+    """Topics, a group with offsets, and a partition with batches and producers, so that requests find something."""
+    topic = TOPICS[0]
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    created = admin.create_topics([NewTopic(topic, PARTITIONS, 1), NewTopic(TOPICS[1], 3, 1)])
+    await asyncio.to_thread(wait, created.values(), ANSWER_S)
+    offsets = ConsumerGroupTopicPartitions(GROUPS[0], [TopicPartition(topic, index, 1) for index in range(PARTITIONS)])
+    (committed,) = admin.alter_consumer_group_offsets([offsets]).values()
+    await asyncio.to_thread(committed.result, ANSWER_S)
+    async with await RawClient.connect(address, topic) as client:
+        for producer_id in range(PRODUCERS):
+            records = batch_bytes(producer_id=producer_id, epoch=0, sequence=0)
+            await client.ask(produce_request([(topic, [(0, records)])]), ANSWER_S)
+
+
+async def refill(address: str) -> None:
+    """Fill again for ever: the requests delete topics and groups."""
+    while True:
+        await asyncio.sleep(REFILL_S)
+        with suppress(KafkaException, asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            await fill(address)
+
+
 async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
     """One broker, requests for so long; `apis` restricts them to these."""
     findings = Findings()
     chosen = [api for api in load_all().values() if not apis or api.key in apis]
-    with Cluster(brokers=1, settings=SETTINGS, constants=CONNECTIONS_STAY) as cluster:
-        broker = cluster.brokers[0]
-        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
-        created = admin.create_topics([NewTopic(name, 3, 1) for name in (*TOPICS[:2], NEIGHBOUR)])
-        await asyncio.to_thread(lambda: [one.result(60) for one in created.values()])
+    with Cluster(brokers=0) as cluster:
+        broker = await asyncio.to_thread(measured_broker, cluster)
+        await fill(broker.address)
+        await asyncio.to_thread(broker.longest_callback)  # what follows is measured
         neighbour = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.fuzz.neighbour", broker.address, *map(str, cluster.pids)),
             cwd=REPOSITORY,
@@ -177,7 +211,11 @@ async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
         before = _resident_mib(broker.pid)
         ends = time.monotonic() + seconds
         fuzzers = [Fuzzer(broker.address, seed * 1_000 + number, findings, chosen) for number in range(CONNECTIONS)]
+        refilling = asyncio.create_task(refill(broker.address))
         outcomes = await asyncio.gather(*(one.run(ends) for one in fuzzers), return_exceptions=True)
+        refilling.cancel()
+        with suppress(asyncio.CancelledError):
+            await refilling
         findings.wrong += [f"the broker went away: {one!r}" for one in outcomes if isinstance(one, BaseException)]
         output, _ = await neighbour.communicate(b"")
         findings.neighbour = json.loads(output or b'{"failure": "it ended"}')
@@ -188,6 +226,7 @@ async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
             findings.wrong.append(f"the broker ended with {broker.process.returncode}")
         else:
             findings.grown_mib = _resident_mib(broker.pid) - before
+            findings.longest_ms, findings.longest = await asyncio.to_thread(broker.longest_callback)
         findings.stalled_ms = [float(one) for one in _STALLED.findall(broker.log_path.read_text())]
         if trace := tracebacks(cluster):
             findings.wrong.append(trace)

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from tests.fuzz.live import ANSWERED_MIN, LOADED_S, fuzz
+from tests.chaos.hostile import CALLBACK_MS_MAX
+from tests.fuzz.live import ANSWERED_MIN, LOADED_S, Findings, fuzz
 from tests.fuzz.requests import frame
 from tidegate.apis.registry import load_all
 
@@ -23,6 +24,13 @@ async def test_fuzz_live_broker_answers_or_closes_and_other_connections_are_serv
     assert findings.failures() == []
     assert findings.executions["answered"] > ANSWERED_MIN
     assert findings.neighbour["asked"] > 100
+
+
+def test_fuzz_long_callback_is_a_finding() -> None:
+    findings = Findings(neighbour={"p99_ms": 1.0, "max_ms": 1.0}, longest_ms=CALLBACK_MS_MAX - 1)
+    assert findings.failures() == []
+    findings.longest_ms, findings.longest = CALLBACK_MS_MAX, "describe_groups"
+    assert findings.failures() == ["a callback of the event loop took 150 ms: describe_groups"]
 
 
 @pytest.mark.parametrize("api_key", sorted(load_all()))
