@@ -55,6 +55,4 @@ async def test_missing_cluster_fails_in_one_line(cluster: Cluster, monkeypatch: 
 
     assert (nobody.exit_code, lost.exit_code) == (FAILED, FAILED)
     assert nobody.output == "tidegate: no broker answers at 127.0.0.1:1: Connection refused\n"
-    named, failed = lost.output.splitlines()
-    assert named.endswith("about to change: a record is appended to topic lost")
-    assert failed == "tidegate: lost 0: offset 0 was acknowledged and is not read in 1 s"
+    assert lost.output.splitlines()[1:] == ["tidegate: lost 0: offset 0 was acknowledged and is not read in 1 s"]

@@ -53,7 +53,8 @@ def round_trip(
     Prints the cluster before it changes anything, and prompts on a terminal. Exit code 2 if a step fails. The topic is
     kept, the group is deleted.
     """
-    confirm_change(cluster_of_brokers(brokers), f"a record is appended to topic {topic}", yes)
+    change = f"topic {topic} is created unless it exists, and gets a record"
+    confirm_change(cluster_of_brokers(brokers), change, yes)
     write_rows(output, _COLUMNS, asyncio.run(there_and_back(brokers, topic)))
 
 

@@ -283,7 +283,9 @@ def compact(
         chosen = [one for one in named if partition in (None, one.index)]
         if not chosen:
             raise CommandFailed(f"there is no topic {name}" if not named else f"{name} has no partition {partition}")
-        confirm_change(cluster_of_redis(server), f"superseded records of {name} are removed", yes)
+        of = "all partitions" if partition is None else f"partition {partition}"
+        change = f"of {of} of {name}, records with a later one of the same key are deleted"
+        confirm_change(cluster_of_redis(server), change, yes)
         rows = compaction_requests.compact(client, ClusterKeys(server.prefix), chosen, timeout)
     write_rows(output, _COMPACTED, rows)
     if any(row["error"] for row in rows):
