@@ -17,7 +17,7 @@ from tidegate.protocol.versions import Fields
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Bytes of one answer to several elements; the first one is answered whatever it has."""
-_BEYOND: Final = "the answer has no room for this one: ask for it again"
+_BEYOND: Final = "the answer is full: ask for this one again"
 _AT_ONCE: Final = 20
 """Distinct elements of one request that are read at the same time."""
 _FIELD_BYTES: Final = 8

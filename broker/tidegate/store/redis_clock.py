@@ -60,7 +60,7 @@ class ServerClock:
 
 
 class RedisClock(ServerClock):
-    """The clock of the server that has the leases: it tells when it begins or ceases to agree."""
+    """The clock of the server that has the leases, which is logged when it begins or ceases to agree."""
 
     def observe(self, now_ms: int, round_trip_s: float) -> bool:
         """The same; logs when the clocks begin or cease to differ."""
