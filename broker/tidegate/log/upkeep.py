@@ -15,6 +15,7 @@ from tidegate.log.partition import PartitionLog
 from tidegate.log.record_format import record_retention
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.retention import apply_retention
+from tidegate.log.retention_check import check_retention
 from tidegate.settings import Settings
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -89,23 +90,43 @@ class Retention:
         upkeep = self._store.cluster_keys.upkeep
         items: list[Any]
         (items,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)
-        for item in items:
-            log = self._log_of(item.decode())
-            if log is None:
-                if not await self._exists(item.decode()):
-                    await self._store.command("ZREM", upkeep, item)
-                continue
-            try:
-                if isinstance(log, RecordLog):
-                    await record_retention.apply_retention(log)
-                else:
-                    await apply_retention(log)
-                    self._compactor.offer(log, item)
-            except UnknownTopicOrPartition:
-                await self._store.command("ZREM", upkeep, item)
-            except KafkaError as error:
-                logger.info("retention_later", log=log.keys.log, reason=str(error))
+        for item, is_due in zip(items, await asyncio.gather(*map(self._is_due, items)), strict=True):
+            if is_due:
+                await self._process(item)
         return len(items)
+
+    async def _is_due(self, item: bytes) -> bool:
+        """Whether the log must be loaded, or its item removed; False if Redis does not answer: it is checked later."""
+        found = self._partition_of(item.decode())
+        if found is None or found[0].config.is_record:
+            return True
+        topic, index = found
+        keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
+        try:
+            return (await check_retention(self._store, keys)).is_due(topic.config, self._store.clock.now_ms())
+        except StoreUnavailable:
+            return False
+        except KafkaError:
+            return True
+
+    async def _process(self, item: bytes) -> None:
+        """Apply retention to a log, or remove its item if it does not exist. Raises StoreUnavailable."""
+        upkeep = self._store.cluster_keys.upkeep
+        log = self._log_of(item.decode())
+        if log is None:
+            if not await self._exists(item.decode()):
+                await self._store.command("ZREM", upkeep, item)
+            return
+        try:
+            if isinstance(log, RecordLog):
+                await record_retention.apply_retention(log)
+            else:
+                await apply_retention(log)
+                self._compactor.offer(log, item)
+        except UnknownTopicOrPartition:
+            await self._store.command("ZREM", upkeep, item)
+        except KafkaError as error:
+            logger.info("retention_later", log=log.keys.log, reason=str(error))
 
     async def _exists(self, item: str) -> bool:
         """Whether the partition is in Redis: another broker may just have made it. Raises StoreUnavailable."""
@@ -116,12 +137,17 @@ class Retention:
 
     def _log_of(self, item: str) -> PartitionLog | RecordLog | None:
         """The log that an item names, if the topic still has that id."""
+        found = self._partition_of(item)
+        return self._find_log(*found) if found is not None else None
+
+    def _partition_of(self, item: str) -> tuple[Topic, int] | None:
+        """The partition that an item names, if the topic still has that id."""
         name, partition, topic_hex = item.rsplit(":", 2)
         org, topic_name = name.split("/", 1)
         topic = self._find_topic(org, topic_name)
         if topic is None or topic.topic_hex != topic_hex or int(partition) >= topic.partition_count:
             return None
-        return self._find_log(topic, int(partition))
+        return topic, int(partition)
 
 
 def upkeep_item(topic: Topic, index: int) -> str:
