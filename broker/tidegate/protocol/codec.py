@@ -18,15 +18,13 @@ from kio.serial.errors import SerialError
 
 from tidegate.protocol import old_requests, old_responses, shapes
 from tidegate.protocol.primitives import STRING_BYTES_MAX, Buffer, DecodeError
+from tidegate.protocol.recent_requests import OFTEN_EQUAL, Decoder, remembering
 from tidegate.protocol.schema_check import array_check, whole_check
 from tidegate.protocol.schema_walk import Plan, plan_of
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.protocol.versions import is_old
 
 __all__ = ["Buffer", "DecodeError", "decode", "encode", "request_class", "response_class"]
-
-Decoder = Callable[[Buffer, int, int], Any]
-"""(bytes, start of the body, end of the frame) -> request. Raises DecodeError."""
 
 
 @cache
@@ -45,8 +43,13 @@ def response_class(api_key: int, version: int) -> type[Any]:
 @cache
 def decoder(api_key: int, version: int) -> Decoder:
     """The decoder of one version of an API."""
-    if is_old(api_key, version):
-        return old_requests.decoder(api_key, version)
+    decode_body = (
+        old_requests.decoder(api_key, version) if is_old(api_key, version) else _body_decoder(api_key, version)
+    )
+    return remembering(decode_body) if api_key in OFTEN_EQUAL else decode_body
+
+
+def _body_decoder(api_key: int, version: int) -> Decoder:
     entity = request_class(api_key, version)
     read: Callable[[Buffer, int], tuple[Any, int]] = entity_reader(entity)
     plan = plan_of(entity)  # type: ignore[arg-type]  # a class is hashable
