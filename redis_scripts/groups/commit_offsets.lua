@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
---[[ Commit offsets: the commits of one tick for groups of one shard, in order; each commit is validated by itself and
-stored completely or not at all.
+--[[ Commit offsets: the commits of one tick, in order, for groups of any shards (in Redis Cluster of one shard); each
+commit is validated by itself and stored completely or not at all.
 
-KEYS[1]     groups  hash    the shard's groups: name -> "<type> <state> <protocol type>"
-KEYS[2]     events  stream  transitions of the shard's groups
-KEYS[3...]  group   hash    id, type, state, generation, deadlines, commits_fenced_until; behind it the group's members
+KEYS[1...]  group   hash    id, type, state, generation, deadlines, commits_fenced_until; behind it the group's members
             (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
             id -> session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
-            metadata, commit time); five keys for each group. Behind them, for each partition of format record of a
-            commit: records (stream), meta (hash, state), readers (hash, group -> its owner's record when it read last)
+            metadata, commit time), and its shard's groups (hash, name -> "<type> <state> <protocol type>") and events
+            (stream, transitions of groups); seven keys for each group. Behind them, for each partition of format record
+            of a commit: records (stream), meta (hash, state), readers (hash, group -> its owner's record when it read
+            last)
 ARGV[1]     maximum number of stored events, 0 for none
 ARGV[2]     broker
 ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
 ARGV[4]     when the commit came to the broker, ms by Redis's clock; negative if it is sent again, 0 if unknown
-ARGV[5...]  for each group: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
+ARGV[5...]  for each group, at most 100: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
             it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for
             each: generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each
             entry: its field and its JSON without commit time and closing brace. Behind them, if there are such
@@ -49,11 +49,11 @@ end
 
 -- The group whose keys begin at KEYS[first] and whose name is at ARGV[at], and whether a deadline of it has passed.
 local function read_group(first, at)
-  local key, members, instances, sessions, offsets = unpack(KEYS, first, first + 4)
+  local key, members, instances, sessions, offsets, groups, events = unpack(KEYS, first, first + 6)
   local hash = call("HMGET", key, "state", "generation", "join_deadline", "sync_deadline", "has_offsets", "type")
   local loaded = { key = key, members = members, instances = instances, sessions = sessions, offsets = offsets,
     ref = ARGV[at], candidate = ARGV[at + 1], by = ARGV[at + 2], state = hash[1], generation = hash[2],
-    has_offsets = hash[5], is_share = hash[6] == "share", now = now, groups = KEYS[1], events = KEYS[2],
+    has_offsets = hash[5], is_share = hash[6] == "share", now = now, groups = groups, events = events,
     events_max = ARGV[1], broker = ARGV[2] }
   if not hash[1] or hash[1] == STATE.EMPTY then return loaded, false end
   return loaded, is_due(hash[3]) or is_due(hash[4]) or is_due(call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2])
@@ -149,7 +149,7 @@ local function commit(group, at, entry_count)
   return code
 end
 
-local at, first = 5, 3
+local at, first = 5, 1
 while first <= #KEYS and ARGV[at] ~= "" do
   local group, overdue = read_group(first, at)
   local commit_count = tonumber(ARGV[at + 3])
@@ -159,7 +159,7 @@ while first <= #KEYS and ARGV[at] ~= "" do
     codes[#codes + 1] = overdue and not lease_ended and ERROR.EXPIRY_DUE or commit(group, at, entry_count)
     at = at + 5 + 2 * entry_count
   end
-  first = first + 5
+  first = first + 7
 end
 if first <= #KEYS then -- these functions are defined only in this case
 -- @include lib/acknowledge_commits

@@ -226,6 +226,16 @@ def commit(partition_count: int) -> Callable[[Cluster], Awaitable[Action]]:
     return prepare
 
 
+async def commits_of_groups(cluster: Cluster) -> Action:
+    """16 connections, each of another group, with 2 commits each, in one tick."""
+    members = [(await group(cluster, f"commits-{number}"))[0] for number in range(_DEPTH)]
+
+    async def act() -> None:
+        await asyncio.gather(*(one.client.ask(*[one.commit(1, 1_000)] * 2) for one in members))
+
+    return act
+
+
 def reported_commits(count: int) -> Callable[[Cluster], Awaitable[Action]]:
     """A member's commits of 10 partitions in a row, until they are counted and in the group's mirrors."""
 
@@ -355,6 +365,7 @@ OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
     "consumer-heartbeat-by-script": epoch_heartbeat(_CONSUMER_HEARTBEAT, by_script=True),
     "share-heartbeat": epoch_heartbeat(_SHARE_HEARTBEAT, by_script=False),
     "heartbeat-renewed-16": heartbeats_renewed,
+    "commit-16x2": commits_of_groups,
 }
 WALKS: Final = ("heartbeat", "heartbeat-by-script", "commit-1", "produce", "delivery-1", "rebalance-5")
 """Operations whose files `--walks` lists; `delivery-1` is a Produce that ends a parked Fetch."""

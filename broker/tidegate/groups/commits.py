@@ -120,11 +120,11 @@ def commit_arguments(
     times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
 ) -> tuple[list[str], list[Arg]]:
     """KEYS and ARGV of the script. `broker` is the broker name in events, `times_ms` are of `commit_times_ms`."""
-    shard = groups[0][0].shard_keys
-    key_names, args = [shard.groups, shard.events], list[Arg]((events_max, broker, *times_ms))
+    key_names, args = list[str](), list[Arg]((events_max, broker, *times_ms))
     has_records: Sequence[RecordCommit] = ()
     for keys, queued in groups:
-        key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets)
+        shard = keys.shard_keys
+        key_names += (keys.group, keys.members, keys.instances, keys.sessions, keys.offsets, shard.groups, shard.events)
         # Only a commit without a generation can create a group or reset its offsets: only then is the client named.
         simple = next((commit for commit, _ in queued if commit.generation < 0), None)
         made = who = ""

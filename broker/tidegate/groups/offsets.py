@@ -2,7 +2,7 @@
 
 A committed offset is one field of the group's `offsets` hash, `<topic>:<partition>`, whose value is readable JSON:
 offset, leader_epoch, topic_id, metadata, commit_time, and expire_time if the client sent one. One script stores all
-commits of a tick for one group; one command serves equal reads of a tick.
+commits of a tick (in Redis Cluster those of a shard); one command serves equal reads of a tick.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from json.encoder import encode_basestring
@@ -60,6 +60,8 @@ UNSTABLE_FIELD: Final = ":-1"
 """The field of a group's offsets that names the partitions with staged offsets, as if it were a commit's metadata: so
 OffsetFetch reads them with the same command. It exists while the group is in a transaction."""
 _ENTRIES_PER_SCRIPT_MAX: Final = 2_000
+_GROUP_COST: Final = 20
+"""A group takes Redis as long as so many more entries of a commit: at most 100 groups in a script."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,7 @@ class Offsets:
     ) -> None:
         self.held: dict[str, deque[Any]] = {}
         """By group: commits that wait for a catalogue refresh, and the commits behind them. Used by the handlers."""
-        self._store = store
+        self._store, self._is_sharded = store, store.is_sharded
         self._topics_version = 0
         self._asked = self._on_group_change = 0
         """Reads of the catalogue's version in the store; the newest one answered set `_topics_version`."""
@@ -247,14 +249,22 @@ class Offsets:
         commits, self._commits = self._commits, {}
         if commits:
             self._ask_version()
-        shards: dict[int | str, Gathered[QueuedBatch]] = {}
-        for gathered in commits.values():
+            if self._is_sharded or self._faulty.since_s:
+                self._flush_apart(commits.values())
+            else:
+                self._send_commits(list(commits.values()))
+        self._oldest_s = math.inf
+
+    def _flush_apart(self, commits: Iterable[tuple[GroupKeys, list[QueuedBatch]]]) -> None:
+        """Send each shard's commits by themselves in Redis Cluster, and those of each faulty group."""
+        parts: dict[int | str, Gathered[QueuedBatch]] = {}
+        for gathered in commits:
             keys = gathered[0]
             alone = self._faulty.since_s and keys in self._faulty
-            shards.setdefault(keys.group if alone else keys.shard_keys.shard, []).append(gathered)
-        for groups in shards.values():
+            shard = keys.shard_keys.shard if self._is_sharded else 0
+            parts.setdefault(keys.group if alone else shard, []).append(gathered)
+        for groups in parts.values():
             self._send_commits(groups)
-        self._oldest_s = math.inf
 
     def _ask_version(self) -> None:
         """Read the catalogue's version ahead of the commits, to verify that their topics existed."""
@@ -268,7 +278,7 @@ class Offsets:
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
     def _send_commits(self, groups: Gathered[QueuedBatch]) -> None:
-        """Send one shard's commits in as few scripts as their entries allow; a single commit is never split."""
+        """Send commits in as few scripts as their groups and entries allow; a single commit is never split."""
         reply = _hand_out
         if self._prove is not None:
             reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
@@ -287,6 +297,7 @@ class Offsets:
                     call, size = self._call(times_ms, reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
                 if not part:
                     call.groups.append((keys, part))
+                    size += _GROUP_COST
                 part.append(one)
                 size += entry_count
         call.send()
