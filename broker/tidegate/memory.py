@@ -32,6 +32,8 @@ class MemoryShares:
     opened_batch: int
     """Records of one compressed batch while it is checked."""
     tail_cache: int
+    logs: int
+    """The cached states of idle logs."""
     archive_cache: int
     """Cached row groups of the archive."""
     archive_footers: int
@@ -57,8 +59,9 @@ class MemoryShares:
         return cls(
             requests=12 * part,
             decoded=4 * part,
-            opened_batch=16 * part,
-            tail_cache=9 * part,
+            opened_batch=15 * part,
+            tail_cache=6 * part,
+            logs=4 * part,
             archive_cache=2 * part,
             archive_footers=2 * part,
             metadata_cache=2 * part,

@@ -114,10 +114,17 @@ def test_memory_limit_of_512_mib_survives_hostile_clients(broker: BrokerProcess)
     assert "MemoryError" not in broker.log_path.read_text()
 
 
+def list_offsets_of(name: bytes, partition_count: int) -> bytes:
+    """A ListOffsets of the ends of all partitions of a topic."""
+    head = struct.pack(">ibih", -1, 0, 1, len(name)) + name + struct.pack(">i", partition_count)
+    return frame(2, 2, head + b"".join(struct.pack(">iq", index, -1) for index in range(partition_count)))
+
+
 @pytest.mark.timeout(600)
 def test_memory_limit_of_512_mib_survives_frames_producers_ids_and_topics(broker: BrokerProcess) -> None:
-    """Frames that do not end, poisoned batches, many producers, long group ids, Metadata of everything."""
-    make_topics(broker, [(f"broad{i}", 10_000) for i in range(many(11, 2))])
+    """Frames that do not end, poisoned batches, many producers, long group ids, Metadata and ends of everything."""
+    topics = [f"broad{i}" for i in range(many(11, 2))]
+    make_topics(broker, [(name, 10_000) for name in topics])
     now_ms = int(time.time() * 1000)
     batches = [batch for batch, _ in poisons()] * many(1_000, 50)
     of_producers = [
@@ -139,10 +146,16 @@ def test_memory_limit_of_512_mib_survives_frames_producers_ids_and_topics(broker
             assert codes_of(asked, ask(broker, asked)) == {ErrorCode.unknown_member_id}
         for _ in range(3):
             assert len(ask(broker, frame(3, 4, b"\xff\xff\xff\xff\0"))) > 20 * 10_000
-        print(f"| frames, producers, ids, topics | {memory_mib(broker, 'VmHWM')} MiB at most |")
+        before = memory_mib(broker, "VmRSS")
+        for name in topics:
+            asked = list_offsets_of(name.encode(), 10_000)
+            assert codes_of(asked, answered(broker, asked)) == {ErrorCode.none}
+        grown = memory_mib(broker, "VmRSS") - before
+        print(f"| frames, producers, ids, topics | {memory_mib(broker, 'VmHWM')} MiB at most, {grown} MiB of logs |")
 
     assert broker.process is not None and broker.process.poll() is None
     assert neighbour.answers
+    assert grown < GROWTH_MIB_MAX
     assert "MemoryError" not in broker.log_path.read_text()
 
 

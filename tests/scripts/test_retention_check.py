@@ -154,7 +154,7 @@ async def test_retention_loads_only_logs_that_are_due(written: Written, settings
     async with broker(settings) as others:
         retention = Retention(others.store, settings, lambda org, name: topic, others.partition)
         assert await retention.run_due() == 2
-        assert [log.index for log in others._partitions.values()] == [0]
+        assert [log.index for log in others.open_logs.values()] == [0]
         assert (await others.partition(topic, 0).end_offset()).log_start_offset == 1
 
 

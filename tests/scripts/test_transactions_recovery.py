@@ -321,7 +321,7 @@ async def test_open_transaction_survives_snapshot_and_reload(brokers: Brokers) -
     await second.write("t")
     await second.end(False)
     await first.write("t", 2)
-    log = next(iter(brokers.all[0].context.logs._partitions.values()))
+    log = next(iter(brokers.all[0].context.logs.open_logs.values()))
     await log.progress.save_now(await log.refresh())
     for broker in brokers.all:
         broker.context.logs.drop_states()

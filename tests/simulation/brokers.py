@@ -18,6 +18,8 @@ from tidegate.settings import Settings
 from tidegate.startup import CannotStart
 from tidegate.store.store import Store
 
+LOGS_BYTES_MAX: Final = 100_000
+"""Memory of a broker for logs: a third of those that a run uses."""
 RESTART_S: Final = 1.0
 """Until a broker that could not start is started again."""
 
@@ -38,7 +40,9 @@ class Broker:
     def __init__(self, loop: SimLoop, net: Network, redis: SimRedis, settings: Settings, rng: random.Random) -> None:
         self.loop, self.net, self.redis, self.settings, self.rng = loop, net, redis, settings, rng
         self.port = settings.port
-        self.starts = 0
+        self.evicts_logs = False
+        """Whether it has no memory for all logs that it uses."""
+        self.starts = self.logs_evicted = 0
         self.process: Process | None = None
         self.app: BuiltBroker | None = None
         self.ready = False
@@ -55,6 +59,8 @@ class Broker:
         settings, endpoints = self.settings, {"PLAINTEXT": ("127.0.0.1", self.settings.port)}
         try:
             self.app = build(settings, Store(settings), endpoints, self.loop.time, use=MadeUpUse())
+            if self.evicts_logs:
+                self.app.context.logs.open_logs._bytes_max = LOGS_BYTES_MAX
             await self.app.start()
             await self.app.server.open("127.0.0.1", settings.port)
             await self.app.serve()
@@ -73,6 +79,8 @@ class Broker:
         """End the process at this instant. What it sent may arrive; a vanished host never says that it is gone."""
         if self.process is None:
             return
+        if self.app is not None and self.evicts_logs:
+            self.logs_evicted += self.app.context.logs.open_logs.evictions
         process, self.process, self.app, self.ready = self.process, None, None, False
         self.redis.end_process(process, commands_lost=self.rng.random() < 0.5)
         process.kill()

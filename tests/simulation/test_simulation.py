@@ -47,6 +47,7 @@ def test_simulation_checks_every_promise(seed: int) -> None:
     assert counted(run, "rebalances") > 50
     assert counted(run, "partition-hours simulated") > 2.3
     assert counted(run, "records acknowledged") > 2_000
+    assert counted(run, "logs evicted from memory") > 100
     assert counted(run, "records read") >= 2 * counted(run, "records acknowledged")
     assert counted(run, "seconds that heartbeats were held") > 3_600
     for reason, least in {"ended": 1_000, "request": 100, "rebalance": 20, "closed": 1}.items():
@@ -121,7 +122,7 @@ def test_simulation_of_streams_and_share_groups_checks_every_promise() -> None:
     ("bug", "seed", "promise"),
     [
         ("streams-task-before-release", "1", "P7"),
-        ("share-log-not-followed", "11", "P7"),
+        ("share-log-not-followed", "5", "P7"),
         ("share-acknowledged-by-anybody", "2", "P3"),
         ("share-keys-not-chained", "1", "P7"),
         ("share-next-of-key-forgotten", "1", "P8"),

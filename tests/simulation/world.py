@@ -84,6 +84,7 @@ class World:
         self.shares = ShareTraffic(self, plan.share_groups)
         for broker in self.brokers:
             broker.on_killed = self._broker_killed
+            broker.evicts_logs = plan.partitions > 0
         self._read_to = [b"-"] * SHARDS
 
     def _broker_killed(self, port: int) -> None:
@@ -319,6 +320,7 @@ def _fill(report: Report, world: World) -> None:
         "round trips to Redis": world.connection.round_trips,
         "turns of the loop": world.loop.iterations,
         "callbacks of the loop": world.loop.callbacks,
+        "logs evicted from memory": sum(broker.logs_evicted for broker in world.brokers),
         "broker processes": sum(broker.starts for broker in world.brokers),
         **{f"heartbeats held until: {reason}": meter.count for reason, meter in sorted(metrics.held.items())},
         "seconds that heartbeats were held": round(sum(meter.total_s for meter in metrics.held.values())),

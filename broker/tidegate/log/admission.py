@@ -91,6 +91,11 @@ class Admission:
         self._asking: dict[int, QueuedBatch] = {}
         """By producer: the batch for which the coordinator is being asked. Later batches of that producer wait."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether the coordinator is being asked about a batch."""
+        return bool(self._asking)
+
     def accepts(self, state: LogState, item: QueuedBatch, producer: ProducerState | None, planned: bool) -> bool:
         """Whether an idempotent batch joins the next entry; if not, it was answered or stays in the queue.
 

@@ -14,8 +14,7 @@ The algorithm has four steps, and each partition has at most one append command 
 
 If no reply arrives, the outcome of the XADD is unknown. The entry contains `w <uuid>:<counter>`, which names this
 process and this append; the next read of the log either finds that field or proves that the entry is absent.
-Until then the batches stay queued, and those whose deadline passes are answered with REQUEST_TIMED_OUT, which does
-not claim that the batch was not stored (`unresolved.py`).
+Until then the batches stay queued; overdue ones get REQUEST_TIMED_OUT, as they may be stored (`unresolved.py`).
 
 Invariants: at most one entry in flight; `on_done` is called once per batch; a producer's batches keep their order.
 """
@@ -81,6 +80,12 @@ class Appends:
         self._timer: asyncio.TimerHandle | None = None
         self._commands = Commands(log.keys)
         self.admission = Admission(log, self, high_watermark)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is queued, in flight or unresolved."""
+        busy = self._queue or self._in_flight or self._scheduled or self._loading or self._is_refreshing or self._timer
+        return not (busy or self._waiting or self.admission.asks) and self.unresolved.is_empty(self._log.loop.time())
 
     # -- queueing
 
@@ -229,8 +234,7 @@ class Appends:
             command = self._commands.append_control(sent)
             log.lanes.append_control(APPEND_CONTROL, command, message, lambda outcome: self._on_append(sent, outcome))
             return
-        xadd = self._commands.xadd(sent, size)
-        log.lanes.append(xadd, size, message, lambda outcome: self._on_append(sent, outcome))
+        log.lanes.append(self._commands.xadd(sent, size), size, message, lambda outcome: self._on_append(sent, outcome))
 
     def _on_append(self, sent: InFlightEntry, outcome: bytes | Failure) -> None:
         self._in_flight = None
@@ -253,7 +257,8 @@ class Appends:
             self.unresolved.outcome_unknown(sent, self._log.loop.time())
         else:
             self.unresolved.entries.pop(sent.counter, None)
-        self._file_again(sent)
+        self._waiting.requeue_all(self._queue)
+        self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
         match failure:
             case Stale():
                 self._read_missed(sent)
@@ -282,10 +287,6 @@ class Appends:
             self.schedule()
 
         self._refresher.refresh(refreshed)
-
-    def _file_again(self, sent: InFlightEntry) -> None:
-        self._waiting.requeue_all(self._queue)
-        self._queue.extendleft(item for item in reversed(sent.items) if not item.done)
 
     def _give_up_overdue(self, failure: KafkaError) -> None:
         now = self._log.loop.time()
@@ -392,9 +393,8 @@ class Appends:
         """Answer every queued batch with `failure`, or with REQUEST_TIMED_OUT where it may be stored."""
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()
-        now = self._log.loop.time()
         self._waiting.requeue_all(self._queue)
         queue, self._queue = self._queue, deque()
         for item in queue:
             if not item.done:
-                self.give_up(item, self.unresolved.answer(item, failure, now))
+                self.give_up(item, self.unresolved.answer(item, failure, self._log.loop.time()))

@@ -44,6 +44,11 @@ class AppendSubscription:
         return self._confirmed and self._log.store.push.connected
 
     @property
+    def is_idle(self) -> bool:
+        """Whether there is no subscription, and so no listener."""
+        return not (self._subscribed or self._listeners)
+
+    @property
     def wanted(self) -> bool:
         """Whether the partition has a listener."""
         return bool(self._listeners)

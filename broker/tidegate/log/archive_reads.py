@@ -31,6 +31,8 @@ Found = TypeVar("Found")
 
 _INDEX_SEGMENTS: Final = 16
 _KNOWN_MAX: Final = 256
+_SEGMENT_BYTES: Final = 1_024
+"""Memory of a known segment."""
 _READERS_MAX: Final = 64
 _LAST: Final = attrgetter("last_offset")
 
@@ -58,6 +60,16 @@ class ArchiveReads:
         self._ends: OrderedDict[int, None] = OrderedDict()
         self._ahead: asyncio.Task[None] | None = None
         self._tasks = TaskSet()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no read is under way."""
+        return not self._tasks and (self._ahead is None or self._ahead.done())
+
+    @property
+    def held_bytes(self) -> int:
+        """Upper bound of the memory of the known segments."""
+        return _SEGMENT_BYTES * len(self._segments)
 
     def read(self, offset: int, limit: int, bytes_max: int, at_least_one: bool, on_done: OnArchive) -> None:
         """Read whole batches that start below `limit`, from the one that contains `offset`; `limit` is above `offset`.

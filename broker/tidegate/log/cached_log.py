@@ -54,6 +54,16 @@ class CachedLog(OpenPartition, ABC):
         """How often the state became void; callers compare it to detect that a reply is out of date."""
         return self._voids
 
+    @property
+    def used_s(self) -> float:
+        """When the state was last verified; 0 without one."""
+        return self.state.verified_at if self.state is not None else 0.0
+
+    @property
+    def state_bytes(self) -> int:
+        """Upper bound of the state's memory."""
+        return self.state.memory_bytes if self.state is not None else 0
+
     def void(self, reason: str) -> None:
         """Discard the state and the caches that depend on it: it may be wrong from now on."""
         self._voids += 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from time import monotonic
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 import structlog
 
 from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.log.compaction import compact
+from tidegate.log.lru_cache import LruCache
 from tidegate.store.store import Store
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ logger = structlog.get_logger()
 OUTCOME_KNOWN_S: Final = 60.0
 """An append whose reply did not arrive is resolved, or answered as unknown, within this time: until then its entry must
 be found under its id."""
+_ENDS_BYTES_MAX: Final = 16 << 20
+"""About 40,000 partitions; a log that is not in memory between two visits is compacted too."""
+_END_BYTES: Final = 300
+"""Memory of a past end beside its item."""
 _COMMAND_TIMEOUTS: Final = 4
 """And within this many command timeouts, where an operator raised the timeout."""
 _RENEWALS: Final = 3
@@ -40,8 +44,8 @@ class Compactor:
         self._interval_ms = interval_ms
         self._queue: dict[PartitionLog, bytes] = {}
         self._wanted = asyncio.Event()
-        self._ends: WeakKeyDictionary[PartitionLog, tuple[int, float]] = WeakKeyDictionary()
-        """A past log end, and when it was read, seconds."""
+        self._ends = LruCache[bytes, tuple[int, float]](_ENDS_BYTES_MAX)
+        """By item: a past log end, and when it was read, seconds."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -81,12 +85,12 @@ class Compactor:
     async def visit(self, log: PartitionLog, item: bytes) -> None:
         """Compact a log up to the end that an earlier visit found, if that is long enough ago. Raises KafkaError."""
         end, now_s = (await log.refresh()).end, monotonic()
-        noted = self._ends.get(log)
+        noted = self._ends.get(item)
         if noted is not None:
             if now_s - noted[1] < resolved_after_s(log):
                 return
             await compact(log, noted[0], _Postponed(self._store, self._interval_ms, item).step)
-        self._ends[log] = end, now_s
+        self._ends.put(item, (end, now_s), len(item) + _END_BYTES)
 
 
 class _Postponed:

@@ -109,6 +109,11 @@ class FailoverEpochs:
         """The failover epoch, or None while no node's replication id is assigned to it."""
         return self._number if any(self._is_known(node) for node in self._store.nodes) else None
 
+    @property
+    def last_number(self) -> int:
+        """The failover epoch, or the last one while it is not known; 0 before the first."""
+        return self._number
+
     def writing_to(self, node: Node) -> str | None:
         """The replication id of the server that the lanes which write and prove are connected to.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class HighWatermark:
     """The durability proofs of one partition's log, and the callers that wait for them."""
 
-    __slots__ = ("_failed", "_log", "_mark_dirty", "_notify", "_proving", "_waiting")
+    __slots__ = ("_failed", "_log", "_mark_dirty", "_notify", "_proving", "_retry", "_waiting")
 
     def __init__(self, log: CachedLog, mark_dirty: Callable[[], None], notify: Callable[[], None]) -> None:
         self._log = log
@@ -30,7 +30,23 @@ class HighWatermark:
         self._notify = notify
         self._proving = False
         self._failed = False
+        self._retry: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for a proof, and a broker that loads the log has no lower high watermark."""
+        state = self._log.state
+        if self._proving or self._waiting:
+            return False
+        if state is None or self._log.durability.immediate:
+            return True
+        return state.high_watermark <= max(state.log_start, state.stored_high_watermark)
+
+    def close(self) -> None:
+        """Prove nothing any more."""
+        if self._retry is not None:
+            self._retry.cancel()
 
     async def load(self, state: LogState) -> None:
         """Set the high watermark of a state that was just read: its end if that is proved, else the stored one."""
@@ -107,7 +123,10 @@ class HighWatermark:
             for asked_voids, on_proved in asked:
                 log.guarded(on_proved, held and asked_voids == voids)
             if self._waiting or (log.state is not None and log.state.high_watermark < log.state.end):
-                self.prove() if held else log.loop.call_later(log.poll_s, self.prove)
+                if held:
+                    self.prove()
+                else:
+                    self._retry = log.loop.call_later(log.poll_s, self.prove)
 
         log.durability.prove(log.lanes.node, answered)
 

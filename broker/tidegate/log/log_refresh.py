@@ -40,9 +40,18 @@ class LogRefresher:
         self._tries = 0
         self._until = 0.0
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no refresh is under way."""
+        return self._calls.is_idle
+
     def refresh(self, on_refreshed: OnRefreshed) -> None:
         """Verify the state, then call. Never calls before it returns."""
         self._calls.add(on_refreshed)
+
+    def close(self) -> None:
+        """Refresh no more: what combines the calls refers to this."""
+        del self._calls
 
     def _begin(self) -> None:
         self._tries = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
 
 _SWEEP_MS: Final = 1_000
+_SWEEP_CHECKS_MAX: Final = 2_000
+"""Logs that a sweep checks, 2 us each, while there are too many."""
 
 AnyLog = PartitionLog | RecordLog
 FetchedLog = PartitionLog | RecordReader
@@ -56,12 +59,12 @@ class Logs(PartitionServices):
         self.retention: Retention | None = None
         if find_topic is not None:
             self.retention = Retention(store, settings, find_topic, self.partition, refresh_topics)
-        self._partitions: dict[tuple[str, int], AnyLog] = {}
         self._upkeep_known: set[str] = set()
         self._lag_is_sampled = settings.lag_sample_interval_ms > 0
         self._loops = BackgroundTasks()
         store.on_moved.append(self._logs_moved)
         metrics.sample(declared.STRAY_LOGS, lambda: {(): len(self.stray_logs)})
+        metrics.sample(declared.LOGS_EVICTED, lambda: {(): self.open_logs.evictions})
         metrics.sample(declared.LOST_RECORDS, lambda: {(): self.lost_records})
         metrics.sample(declared.RECORDS_WITHOUT_OFFSET, lambda: {(): self.records_without_offset})
 
@@ -81,7 +84,7 @@ class Logs(PartitionServices):
             dirty.guarded(dirty.progress.write)
         if self.retention is not None:
             await self.retention.close()
-        for log in list(self._partitions.values()):
+        for log in list(self.open_logs.values()):
             log.close(StoreUnavailable("the broker closes"))
         self.record_poll.close()
         self.failover_epochs.close()
@@ -91,17 +94,18 @@ class Logs(PartitionServices):
 
     def partition(self, topic: Topic, index: int) -> AnyLog:
         """The log of a partition; `index` is below the topic's partition count."""
-        log: AnyLog | None = self._partitions.get((topic.topic_hex, index))
+        log: AnyLog | None = self.open_logs.get((topic.topic_hex, index))
         if log is None:
-            log = self._record_log(topic, index) if topic.config.is_record else PartitionLog(self, topic, index)
-            self._partitions[topic.topic_hex, index] = log
+            log = self._open(topic, index)
         elif log.topic is not topic:
             log.topic = topic  # its configs may have changed
         return log
 
-    def _record_log(self, topic: Topic, index: int) -> RecordLog:
-        log = RecordLog(self, topic, index)
-        self.new_record_logs.add(log)
+    def _open(self, topic: Topic, index: int) -> AnyLog:
+        log_of_format = RecordLog if topic.config.is_record else PartitionLog
+        log = self.open_logs.add((topic.topic_hex, index), partial(log_of_format, self, topic, index))
+        if isinstance(log, RecordLog):
+            self.new_record_logs.add(log)
         return log
 
     def batch_log(self, topic: Topic, index: int) -> PartitionLog:
@@ -113,20 +117,19 @@ class Logs(PartitionServices):
 
     def forget_topic(self, topic: Topic) -> None:
         """Close the logs of a removed topic; waiting requests receive UnknownTopicOrPartition."""
-        for key in [key for key in self._partitions if key[0] == topic.topic_hex]:
-            self._partitions.pop(key).close(UnknownTopicOrPartition())
+        for key in [key for key in self.open_logs if key[0] == topic.topic_hex]:
+            self.open_logs.remove(key).close(UnknownTopicOrPartition())
 
     def drop_states(self, node: Node | None = None) -> None:
         """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""
         self._upkeep_known.clear()
-        log: AnyLog
-        for log in self._partitions.values():
+        for log in self.open_logs.values():
             if node is None or log.lanes.depends_on(node):
                 log.void("connections or lease lost")
 
     def _logs_moved(self) -> None:
         """Void the states whose node changed: failover epochs are checked per node (design, rule 8)."""
-        for log in self._partitions.values():
+        for log in self.open_logs.values():
             if log.lanes.has_moved:
                 log.void("the log is at another node")
 
@@ -140,6 +143,7 @@ class Logs(PartitionServices):
         due: list[str] = []
         for log in dirty:
             log.guarded(log.progress.write)
+            log.guarded(self.open_logs.measure, log)
         new, self.new_record_logs = self.new_record_logs, set()
         used: list[AnyLog] = [*dirty, *new]
         for one in used:
@@ -161,6 +165,8 @@ class Logs(PartitionServices):
             self.store.send(args, queued)
         for log in list(self.is_subscribed):
             log.guarded(log.subscription.sweep, now_s)
+            log.guarded(self.open_logs.measure, log)
+        self.open_logs.evict(_SWEEP_CHECKS_MAX)
 
     def _note_changed(self, appended: Iterable[PartitionLog]) -> None:
         """Note logs that changed for the broker that samples lag, which reads others rarely."""

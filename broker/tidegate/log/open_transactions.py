@@ -35,6 +35,10 @@ class OpenTransactions:
         """First offset and marker offset of transactions whose marker is not below the high watermark yet."""
         self.aborted: list[Aborted] = []
 
+    def __len__(self) -> int:
+        """How many transactions are held in memory: open, ended and aborted ones."""
+        return len(self.first) + len(self.ended) + len(self.aborted)
+
     def first_unstable(self, high_watermark: int) -> int:
         """The first offset of the first unstable transaction; the high watermark without one."""
         if self.ended and self.ended[0][1] < high_watermark:

@@ -19,12 +19,15 @@ from tidegate.log.entries import Entry, StrayEntry, parse_entries
 from tidegate.log.high_watermark import HighWatermark
 from tidegate.log.loading import LogLost, load_state
 from tidegate.log.log_refresh import LogRefresher
+from tidegate.log.open_logs import OpenLogs
 from tidegate.log.outgoing import InTransaction
 from tidegate.log.producers_table import ProducerState
 from tidegate.log.progress import Progress
 from tidegate.log.read import OnSlice, Reads
+from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.services import LogServices
 from tidegate.log.state import EpochEnds, LogOffsets, LogState
+from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.node import Node
 from tidegate.store.store import Store
@@ -38,6 +41,8 @@ logger = structlog.get_logger()
 Outcome = TypeVar("Outcome")
 
 _LOAD_TRIES: Final = 8
+_LOG_BYTES: Final = 6_600
+"""Memory of a log beside its keys and its state: the components, their queues, its place in the cache."""
 
 
 class PartitionServices(LogServices):
@@ -51,6 +56,7 @@ class PartitionServices(LogServices):
         self.moved_starts: dict[PartitionLog, None] = {}
         """Logs whose start moved since the last sweep."""
         self.stray_logs: set[PartitionLog] = set()
+        self.open_logs = OpenLogs[PartitionLog | RecordLog](shares_of(settings.memory_max).logs, self.loop.time)
 
 
 class PartitionLog(CachedLog):
@@ -261,6 +267,7 @@ class PartitionLog(CachedLog):
         self.pages.insert(last)
         self.progress.reset()
         self.high_watermark.installed(state)
+        self._services.open_logs.loaded(self)
         for entry in own:
             self._appends.found(entry)
         self._appends.discard_unresolved_below(state.end)
@@ -295,6 +302,27 @@ class PartitionLog(CachedLog):
         self.void("deleted")
         self.subscription.notify()
         return UnknownTopicOrPartition()
+
+    # -- memory
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits here; what awaits a background task is referred to by the services."""
+        parts = self.subscription, self.refresher, self._appends, self._reads, self.high_watermark, self.progress
+        return self._loading is None and self.archived_reads.is_idle and all(part.is_idle for part in parts)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Upper bound of the memory beside the pages."""
+        return _LOG_BYTES + self.keys.held_bytes + self.state_bytes + self.archived_reads.held_bytes
+
+    def release(self) -> None:
+        """See `OpenPartition.release`."""
+        self.void("idle")
+        self.high_watermark.close()
+        self.refresher.close()
+        vars(self._appends).clear()  # the judge of its batches refers to it
+        super().release()
 
     def close(self, reason: KafkaError) -> None:
         """Stop; pending and later requests fail with `reason`."""

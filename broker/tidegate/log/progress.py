@@ -67,6 +67,11 @@ class Progress:
         self._truncation: tuple[int, int, int] | None = None
         self.reset()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no write is under way, and no truncation has to be written; what else is pending marks the log."""
+        return not self._saving and self._truncation is None
+
     def reset(self) -> None:
         """A new state was loaded: discard the pending index entries of the old one."""
         self._base = self._timestamp = -1

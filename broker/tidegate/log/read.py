@@ -90,6 +90,11 @@ class Reads:
         self._last: Slice | None = None
         self._archive_entry_bytes = _ARCHIVE_ENTRY_BYTES
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no read is under way."""
+        return not self._fetching
+
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice, committed: bool) -> None:
         """See PartitionLog.read."""
         self._go_on(_Asked(offset, bytes_max, at_least_one, on_done, committed))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry, StrayEntry, read_header
 from tidegate.log.open_transactions import OpenTransactions
@@ -38,6 +38,13 @@ class LogOffsets(NamedTuple):
 
 EpochEnds = tuple[LogOffsets, dict[int, tuple[int, int]]]
 """Offsets of a log, and leader epoch -> (leader epoch, end offset) of it, (-1, -1) where undefined."""
+
+
+_STATE_BYTES: Final = 1_000
+_PRODUCER_BYTES: Final = 1_500
+"""Memory of a producer with five batches."""
+_TRANSACTION_BYTES: Final = 256
+_EPOCH_BYTES: Final = 160
 
 
 @dataclass(slots=True)
@@ -103,6 +110,13 @@ class LogState:
             self.high_watermark, self.last_stable_offset, self.log_start, self.end, self.leader_epoch, self.local_start,
             self.record_epoch,
         )  # fmt: skip
+
+    @property
+    def memory_bytes(self) -> int:
+        """Upper bound of the memory."""
+        producers = _PRODUCER_BYTES * len(self.producers)
+        transactions = _TRANSACTION_BYTES * len(self.transactions)
+        return _STATE_BYTES + producers + transactions + _EPOCH_BYTES * len(self.epochs)
 
     def apply(self, entry: Entry, now_ms: int) -> None:
         """Apply an entry that was read from the log."""

@@ -53,7 +53,7 @@ class Unresolved:
     connection, another one leads the partition by then.
     """
 
-    __slots__ = ("_given_up", "_unknown_since_s", "_unreachable_s", "entries")
+    __slots__ = ("_given_up", "_given_up_until_s", "_unknown_since_s", "_unreachable_s", "entries")
 
     def __init__(self, unreachable_s: float) -> None:
         self._unreachable_s = unreachable_s
@@ -61,6 +61,11 @@ class Unresolved:
         self.entries: dict[int, InFlightEntry] = {}
         """Entries in flight or of unknown outcome, by counter; a plain dict, since every append uses it."""
         self._given_up: dict[int, _GivenUp] = {}
+        self._given_up_until_s = -math.inf
+
+    def is_empty(self, now_s: float) -> bool:
+        """Whether no entry is unresolved, and no failed batch has to be sent again before later ones."""
+        return not self.entries and now_s >= self._given_up_until_s
 
     # -- entries
 
@@ -133,7 +138,7 @@ class Unresolved:
             last = last if is_after(last, before.last_sequence) else before.last_sequence
         elif len(self._given_up) >= _PRODUCERS_MAX:
             del self._given_up[next(iter(self._given_up))]
-        until_s = now_s + GIVEN_UP_KEPT_S
+        until_s = self._given_up_until_s = now_s + GIVEN_UP_KEPT_S
         self._given_up[batch.producer_id] = _GivenUp(batch.producer_epoch, sequence, last, answer, until_s, unproved)
 
     def answer_behind(self, item: QueuedBatch, now_s: float) -> KafkaError | None:

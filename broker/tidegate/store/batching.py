@@ -40,6 +40,11 @@ class Coalescer(Generic[Result]):
         self._running: list[Callable[[Result], None]] = []
         self._scheduled = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for a result."""
+        return not (self._waiting or self._running)
+
     def add(self, on_result: Callable[[Result], None]) -> None:
         """Call with the result of a run that begins after this returns."""
         self._waiting.append(on_result)

@@ -131,6 +131,11 @@ STRAY_LOGS: Final = _gauge(
     "Partitions that refuse appends, because their stream has an entry that no broker appended.",
 )
 
+LOGS_EVICTED: Final = _counter(
+    "tidegate_logs_evicted",
+    "Idle logs that left this broker's memory because their share of memory_max was full; each is loaded again at its "
+    "next use. A steady rate means that the broker serves more partitions than fit.",
+)
 LOST_RECORDS: Final = _counter(
     "tidegate_log_lost_records",
     "Records that this broker knew and that logs lack since Redis failed over or came back with older data.",
@@ -182,7 +187,8 @@ BROKER: Final = (
     BYTES_OUT, SCRIPT_SECONDS, LINK_UP, LINK_IN_FLIGHT, LINK_CONNECTS, FUNCTIONS_LOADED, CLOCK_DIFFERENCE_SECONDS,
     DELAYED_SECONDS, HEARTBEATS_DELAYED, HEARTBEATS_ANSWERED,
     ARCHIVE_READ_SECONDS, ARCHIVE_READS, ARCHIVE_READ_BYTES, ARCHIVE_READ_FAILURES,
-    ARCHIVE_ROW_GROUPS_READ, ARCHIVE_CACHE_BYTES, STRAY_LOGS, LOST_RECORDS, RECORDS_WITHOUT_OFFSET,
+    ARCHIVE_ROW_GROUPS_READ, ARCHIVE_CACHE_BYTES, STRAY_LOGS, LOGS_EVICTED, LOST_RECORDS,
+    RECORDS_WITHOUT_OFFSET,
     READY, DRAINING, LIVE_BROKERS, LOOP_LAG_SECONDS, LOOP_STALL_MAX_SECONDS, LOOPS_FAILED, HOST_PROCESSES_READY,
     HOST_RESTARTS, BUILD,
     LAG_SAMPLES, LAG_ROUND_SECONDS, CLUSTER_EXPORTED, REBALANCES, BARRIER_SECONDS,

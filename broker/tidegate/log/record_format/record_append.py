@@ -113,6 +113,14 @@ class RecordAppends:
         self._unresolved = Unresolved(math.inf)
         self._asking: dict[int, list[_Queued]] = {}
         """By producer: the batches that wait for the coordinator's answer about the first of them."""
+        self._proofs = 0
+        """Appended batches whose durability is being proved."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no batch is queued, under way or unresolved."""
+        busy = self._queue or self._task or self._asking or self._proofs
+        return not busy and self._unresolved.is_empty(self._log.loop.time())
 
     def append(self, batch: Batch, on_done: OnAppended, acks_all: bool, transaction: InTransaction | None) -> None:
         """See `RecordLog.append`."""
@@ -310,9 +318,11 @@ class RecordAppends:
         if durability.immediate or not item.acks_all:
             self._done(item, done)
         else:
+            self._proofs += 1
             durability.prove(self._log.lanes.node, lambda held: self._proved(item, done, held))
 
     def _proved(self, item: _Queued, done: Appended, held: bool) -> None:
+        self._proofs -= 1
         if not held and item.batch.base_sequence >= 0:
             self._unresolved.unproved(item.batch, self._log.loop.time())
         self._done(item, done if held else NotEnoughReplicasAfterAppend())

@@ -34,7 +34,6 @@ class RecordStream(OpenPartition):
         self.state: None = None
         self.stray: None = None
         self.high_watermark_known = True
-        self._leader_epoch = 0
         self.last_id = FIRST_ID
         """The stream's last id as of the last read, for the poll."""
         self._services = services
@@ -63,10 +62,7 @@ class RecordStream(OpenPartition):
         What is appended after a fail-over that lost entries has later ids, so no offset is used twice, and every epoch
         ends at the end of the log.
         """
-        number = self._services.failover_epochs.number
-        if number is not None:
-            self._leader_epoch = max(self._leader_epoch, number - 1)
-        return self._leader_epoch
+        return max(self._services.failover_epochs.last_number - 1, 0)
 
     async def run(self, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
         """As `Store.run`; a meta that was deleted by hand is stored again."""
