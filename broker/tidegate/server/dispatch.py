@@ -18,6 +18,9 @@ logger = structlog.get_logger()
 
 LARGE_BYTES: Final = 64 * 1024
 """Requests above this many bytes are decoded in a thread: decoding their elements may take many ms."""
+LARGE_ANSWER_BYTES: Final = 1 << 20
+"""A request whose answer may be large takes the memory of a request of this many bytes: `ANSWER_BYTES_MAX` as bytes,
+and their objects."""
 
 
 def start(pending: PendingRequest) -> None:
@@ -40,7 +43,8 @@ def start(pending: PendingRequest) -> None:
         _not_decoded(pending, error)
         return
     if not route.inline:
-        pending.task = asyncio.get_running_loop().create_task(_run_task(pending, request))
+        run = _run_admitted if route.answers_large else _run_task
+        pending.task = asyncio.get_running_loop().create_task(run(pending, request))
         return
     try:
         route.handler(pending, request)  # same as `_run_inline`, without the extra Python frame
@@ -72,7 +76,10 @@ def _run_inline(pending: PendingRequest, request: Any, handler: Callable[..., An
 
 async def _run_large(pending: PendingRequest) -> None:
     """Handle a large request once it is admitted, until it is answered or waits; later requests wait meanwhile."""
-    admission = await pending.connection.server.large_requests.admit(pending.end - pending.start)
+    size = pending.end - pending.start
+    if pending.route.answers_large:
+        size = max(size, LARGE_ANSWER_BYTES)
+    admission = await pending.connection.server.large_requests.admit(size)
     try:
         if not pending.client_is_gone:
             await _handle_large(pending, admission)
@@ -102,6 +109,16 @@ async def _handle_large(pending: PendingRequest, admission: Admission) -> None:
             return
         while (rest := pending.task) is not None:
             await asyncio.wait((rest,))
+
+
+async def _run_admitted(pending: PendingRequest, request: Any) -> None:
+    """Handle a request whose answer may be large, as a large request."""
+    admission = await pending.connection.server.large_requests.admit(LARGE_ANSWER_BYTES)
+    try:
+        if not pending.client_is_gone:
+            await _run_task(pending, request)
+    finally:
+        admission.end()
 
 
 async def _run_task(pending: PendingRequest, request: Any, large: bool = False) -> None:

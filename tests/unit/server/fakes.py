@@ -57,6 +57,8 @@ class Handlers:
         self.rest: Callable[[Call], Coroutine[Any, Any, None]] | None = None
         """The rest of `heartbeat`, in a task."""
         self.fetch_bytes = self.created_bytes = 0
+        self.answers_large = False
+        """Whether the answers of `create_topics` may be large."""
 
     def table(self) -> dict[int, Api]:
         """What `registry.load_all` would give."""
@@ -101,7 +103,18 @@ class Handlers:
                 away=ErrorCode.kafka_storage_error,
             ),
             Api(HEARTBEAT, "heartbeat", 0, 4, self.heartbeat, True, False, 0, shapes[HEARTBEAT], safe_late=True),
-            Api(CREATE_TOPICS, "create_topics", 2, 7, self.create_topics, False, False, 2, shapes[CREATE_TOPICS]),
+            Api(
+                CREATE_TOPICS,
+                "create_topics",
+                2,
+                7,
+                self.create_topics,
+                False,
+                False,
+                2,
+                shapes[CREATE_TOPICS],
+                answers_large=self.answers_large,
+            ),
             Api(
                 JOIN_GROUP,
                 "join_group",

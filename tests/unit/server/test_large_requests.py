@@ -25,7 +25,7 @@ from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.protocol import group_writers
 from tidegate.protocol.primitives import uvarint
-from tidegate.server.dispatch import LARGE_BYTES
+from tidegate.server.dispatch import LARGE_ANSWER_BYTES, LARGE_BYTES
 from tidegate.server.listener import Server
 from tidegate.store.tasks import TaskSet
 
@@ -191,3 +191,42 @@ async def test_large_request_that_waits_lets_others_be_admitted() -> None:
         await first.receive_frame()
         await second.receive_frame()
         assert server.large_requests.held == 0
+
+
+SMALL_CREATE = encode_request(sample(request_type(CREATE_TOPICS, 7)), 1)
+
+
+@on_both_loops
+async def test_small_requests_with_large_answers_wait_for_each_other() -> None:
+    handlers = Handlers()
+    handlers.answers_large = True
+    handlers.cold_gate.clear()
+    async with connected(handlers) as (server, first), await another(server) as second, await another(server) as gone:
+        server.large_requests = Admissions(1)
+        first.writer.write(SMALL_CREATE)
+        await until(lambda: handlers.started == ["create_topics"])
+        for connection in (gone, second):
+            connection.writer.write(SMALL_CREATE)
+        await until(lambda: sum(bool(one.pipeline) for one in server.connections) == 3)
+        await gone.close()
+        await until(lambda: len(server.connections) == 2)
+        assert handlers.started == ["create_topics"]
+
+        handlers.cold_gate.set()
+        await first.receive_frame()
+        await second.receive_frame()
+        assert handlers.started == ["create_topics", "create_topics done"] * 2, "of the one that is gone, nothing"
+        assert server.large_requests.held == 0
+
+
+@on_both_loops
+async def test_large_request_with_a_large_answer_is_admitted_as_its_answer() -> None:
+    handlers = Handlers()
+    handlers.answers_large = True
+    handlers.cold_gate.clear()
+    async with connected(handlers) as (server, client):
+        client.writer.write(CREATE)
+        await until(lambda: handlers.started == ["create_topics"])
+        assert server.large_requests.held == LARGE_ANSWER_BYTES > len(CREATE)
+        handlers.cold_gate.set()
+        await client.receive_frame()
