@@ -238,7 +238,7 @@ async def test_groups_beyond_the_bytes_of_an_answer_are_not_read(
     monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 1)
     found = await described(broker, *group_ids, version=5)
 
-    assert len(asked) == 20, "those of one step"
+    assert len(asked) == 4, "those of one step"
     assert [one.error_code.value for one in found] == [NONE] + [LOADING] * 99
 
 

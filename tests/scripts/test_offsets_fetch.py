@@ -11,6 +11,7 @@ from kio.static.constants import EntityType
 
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tidegate.admissions import Admissions
 from tidegate.apis import all_offsets, bounded_answers, fetched_offsets
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.commits import Commit
@@ -20,7 +21,7 @@ from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg, Link
 from tidegate.store.store import Store
 
-NONE, LOADING, NOT_COORDINATOR, UNKNOWN_ID = 0, 14, 16, 100
+NONE, LOADING, NOT_COORDINATOR, INVALID_REQUEST, UNKNOWN_ID = 0, 14, 16, 42, 100
 VERSIONS = range(1, 11)
 T1, T2 = topic("t1", number=1), topic("t2", number=2)
 
@@ -187,6 +188,44 @@ async def test_groups_beyond_the_bytes_of_an_answer_are_retriable(
     assert [one.error_code.value for one in response.groups] == [NONE, NONE, LOADING, LOADING]
     response = await broker.ask(kio.OffsetFetchRequest(groups=fetch_request(9, named).groups[:1] * 4))
     assert [(one.error_code.value, len(one.topics)) for one in response.groups] == [(NONE, 1)] * 2 + [(LOADING, 0)] * 2
+
+
+@pytest.mark.parametrize("version", [1, 7, 8, 10])
+async def test_partition_named_many_times_is_refused(broker: Broker, version: int) -> None:
+    """A request of 64 KiB would get 4 KiB of metadata 16,000 times."""
+    await broker.ask(commit_request(9, topics={"t1": dict.fromkeys(range(2), (5, "x" * 1_000))}))
+
+    code, found = await fetch(broker, {"t1": [0, 1] * 500}, version)
+    assert (code, found["t1:1"][0]) == (NONE, 5)
+    code, found = await fetch(broker, {"t1": [0, 1] * 500 + [1]}, version)
+    assert INVALID_REQUEST in (code, *(one[3] for one in found.values()))
+    assert "x" not in str(found)
+
+
+async def test_many_partitions_are_answered_in_parts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    await broker.ask(commit_request(9, topics={"t1": dict.fromkeys(range(4), (5, ""))}))
+    read = list[int]()
+    fetch_values = broker.context.offsets.fetch
+
+    def counted(keys: GroupKeys, fields: Any, on_read: Any) -> None:
+        read.append(len(fields))
+        fetch_values(keys, fields, on_read)
+
+    monkeypatch.setattr(broker.context.offsets, "fetch", counted)
+    code, found = await fetch(broker, {"t1": list(range(2_500))}, 8)
+    assert (code, len(found), read) == (NONE, 2_500, [1_000, 1_000, 500])
+
+
+async def test_offsets_of_groups_are_read_for_some_requests_at_a_time(broker: Broker) -> None:
+    broker.context.offset_answers = Admissions(1)
+    first = await broker.context.offset_answers.admit(1)
+    asked = asyncio.create_task(broker.ask(fetch_request(9, {"a": {"t1": [0]}, "b": {"t1": [0]}})))
+    await broker.store.command("PING")
+    await broker.store.command("PING")
+    assert not asked.done()
+    first.end()
+    assert len((await asked).groups) == 2
+    assert broker.context.offset_answers.held == 0
 
 
 async def test_all_commits_of_a_group_are_answered_in_parts(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

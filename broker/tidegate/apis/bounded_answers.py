@@ -6,20 +6,20 @@ are left get a retriable error: clients ask for those again, without the ones th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar
 
 from tidegate.apis.slices import each, in_slices
-from tidegate.errors import CoordinatorLoadInProgress, KafkaError
+from tidegate.errors import CoordinatorLoadInProgress, InvalidRequest, KafkaError
 from tidegate.log.offload import ENCODED
 from tidegate.protocol.versions import Fields
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Bytes of one answer to several elements; the first one is answered whatever it has."""
 _BEYOND: Final = "the answer is full: ask for this one again"
-_AT_ONCE: Final = 20
-"""Distinct elements of one request that are read at the same time."""
+_AT_ONCE: Final = 4
+"""Distinct elements of one request that are read at the same time: their bytes are known only then."""
 _FIELD_BYTES: Final = 8
 
 T = TypeVar("T")
@@ -64,6 +64,17 @@ async def each_once(
             total += size
         answers.append(answer)
     return answers
+
+
+async def refuse_repeated(topics: Iterable[tuple[Hashable, Iterable[int]]]) -> None:
+    """Raise InvalidRequest if a partition is named twice: a short request would get its answer many times."""
+    named: dict[Hashable, set[int]] = {}
+    for label, indexes in topics:
+        of_topic = named.setdefault(label, set())
+        async for index in in_slices(indexes):
+            if index in of_topic:
+                raise InvalidRequest(f"partition {index} of {label} is named twice among many")
+            of_topic.add(index)
 
 
 def answer_bytes(value: Any) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 
+from tidegate.admissions import Admissions
 from tidegate.apis.commit_reports import CommitReports
 from tidegate.apis.fetch_sessions import FetchSessions
 from tidegate.apis.timeouts import Timeouts
@@ -53,6 +54,8 @@ logger = structlog.get_logger()
 
 Allowed = tuple[Hashable, int, int]
 """The scope of a request that access control allowed, and the versions of the rules and of the topics then."""
+OFFSET_ANSWERS_MAX: Final = 4
+"""Requests for the offsets of several groups, or of many partitions, that are read at one time."""
 _NOTHING_ALLOWED: Final[Mapping[int, Allowed]] = {}
 
 Body = bytes | bytearray | memoryview
@@ -99,6 +102,7 @@ class BrokerContext:
     client_metrics: ClientMetrics = field(default_factory=ClientMetrics)
     group_limits: GroupLimits | None = field(init=False)
     """How many groups an organisation may have; None without quotas."""
+    offset_answers: Admissions = field(default_factory=lambda: Admissions(OFFSET_ANSWERS_MAX))
     memory_pressure: MemoryPressure = field(init=False)
     transactions: Coordinator = field(init=False)
     shares: ShareService = field(init=False)

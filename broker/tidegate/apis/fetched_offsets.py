@@ -11,12 +11,12 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.all_offsets import all_in_parts
-from tidegate.apis.bounded_answers import each_once
+from tidegate.apis.bounded_answers import each_once, refuse_repeated
 from tidegate.apis.call import Call
 from tidegate.apis.plain_offset_fetch import start_plain
 from tidegate.apis.record_groups import program_offsets
 from tidegate.apis.registry import inline_api
-from tidegate.apis.slices import batches_of, join_topics
+from tidegate.apis.slices import PARTITIONS, batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.groups.consumer.commits import check_fetching_member
 from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, offset_field, split_field
@@ -51,7 +51,14 @@ def _fetch_in_parts(call: Call, request: Any) -> None:
 
 async def _answer_in_parts(call: Call, request: Any) -> None:
     """Answer each group as it is read; those beyond the bytes of an answer with a retriable code."""
+    admission = await call.context.offset_answers.admit(1)
+    try:
+        call.reply(await _answer_of_groups(call, request))
+    finally:
+        admission.end()
 
+
+async def _answer_of_groups(call: Call, request: Any) -> list[bytes]:
     async def read(group: Any) -> bytes:
         try:
             code, topics = await _read_in_parts(call, request, group)
@@ -71,8 +78,7 @@ async def _answer_in_parts(call: Call, request: Any) -> None:
             topics = tuple((label_of(call, topic), tuple(topic.partition_indexes)) for topic in group.topics)
         return group.group_id, group.member_id, group.member_epoch, topics
 
-    groups = await each_once(request.groups, read, refuse, key)
-    call.reply(group_writers.fetched_groups(call.version, groups))
+    return group_writers.fetched_groups(call.version, await each_once(request.groups, read, refuse, key))
 
 
 async def _read_in_parts(call: Call, request: Any, group: Any) -> tuple[int, FetchedTopics]:
@@ -99,6 +105,7 @@ async def _parts(call: Call, request: Any, group: Any) -> AsyncIterator[_PartRep
             part.fetched(0, commits)
             yield part
         return
+    await refuse_repeated((label_of(call, topic), topic.partition_indexes) for topic in group.topics)
     for wanted in batches_of(group.topics, "partition_indexes") if group.topics else [group.topics]:
         part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
         unknown = part.unknown() if call.version > NAMES_UNTIL or not call.version else []
@@ -129,7 +136,7 @@ def offset_fetch(call: Call, request: Any) -> None:
     """
     if start_plain(call, request, _answer_read):
         return
-    if len(request.groups) > 1 or any(group.topics is None for group in request.groups):
+    if len(request.groups) > 1 or any(map(_has_parts, request.groups)):
         _fetch_in_parts(call, request)
         return
     reply = _FetchReply(call, request)
@@ -139,6 +146,11 @@ def offset_fetch(call: Call, request: Any) -> None:
         call.answer_later(reply.ask_after_refresh(unknown), request)
     else:
         reply.ask()
+
+
+def _has_parts(group: Any) -> bool:
+    """Whether a group is read in parts: all its commits, or those of more partitions than one part has."""
+    return group.topics is None or sum(len(topic.partition_indexes) for topic in group.topics) > PARTITIONS
 
 
 def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Failure | Exception) -> None:

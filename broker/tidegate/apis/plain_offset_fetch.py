@@ -12,6 +12,7 @@ from struct import Struct
 from typing import Any, Final
 
 from tidegate.apis.call import Call
+from tidegate.apis.slices import PARTITIONS
 from tidegate.apis.topic_refresh import NAMES_UNTIL
 from tidegate.groups.offsets import PLAIN_ENTRY, UNSTABLE_FIELD, Committed, parse_values
 from tidegate.protocol.group_writers import topic_label
@@ -46,7 +47,7 @@ def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
     fields = [
         f"{name}:{index}" for name, topic in zip(names, group.topics, strict=True) for index in topic.partition_indexes
     ]
-    if not fields:
+    if not 0 < len(fields) <= PARTITIONS:
         return False
     if request.require_stable:
         fields.append(UNSTABLE_FIELD)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from tidegate.admissions import Admissions
 from tidegate.apis import fetched_offsets, plain_offset_fetch
 from tidegate.apis.fetched_offsets import offset_fetch
 from tidegate.groups.offsets import UNSTABLE_FIELD, entry_json, parse_values
@@ -79,7 +80,8 @@ def call_of(
     )
     return SimpleNamespace(
         version=version, org="default", client=SimpleNamespace(org="default"), reply=reply, close=close,
-        context=SimpleNamespace(catalog=catalog, offsets=offsets), answer_later=lambda work, request: TASKS.start(work),
+        context=SimpleNamespace(catalog=catalog, offsets=offsets, offset_answers=Admissions(1)),
+        answer_later=lambda work, request: TASKS.start(work),
         run_alone=run_alone,
         store=SimpleNamespace(group_keys=lambda org, group_id: None),
     )  # fmt: skip
