@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -10,11 +11,13 @@ from tests.reference import clients, errors
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 
-def files() -> tuple[tuple[Path, str], ...]:
-    """Every page and what it should say."""
-    return ((ROOT / "docs" / "errors.md", errors.page()), (ROOT / "docs" / "clients.md", clients.page()))
+PAGES: Final[dict[Path, Callable[[], str]]] = {
+    ROOT / "docs" / "errors.md": errors.page,
+    ROOT / "docs" / "clients.md": clients.page,
+}
+"""Every page and what makes its text."""
 
 
 if __name__ == "__main__":
-    for path, text in files():
-        path.write_text(text, "utf-8")
+    for path, page in PAGES.items():
+        path.write_text(page(), "utf-8")

@@ -10,15 +10,15 @@ from kio.schema.errors import ErrorCode
 
 from bench.clients import CLIENTS
 from observability.reference import alerts
-from tests.reference.__main__ import ROOT, files
+from tests.reference.__main__ import PAGES, ROOT
 from tests.reference.clients import SUITES, software
 from tests.reference.errors import answered
 from tidegate import errors
 
 
-@pytest.mark.parametrize("path", [path for path, _ in files()], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_pages_are_up_to_date(path: Path) -> None:
-    assert dict(files())[path] == path.read_text("utf-8"), "run `make docs`"
+    assert PAGES[path]() == path.read_text("utf-8"), "run `make docs`"
 
 
 @pytest.mark.parametrize("client", software(), ids=lambda client: client.name)
