@@ -20,7 +20,7 @@ from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.archive.segment_writer import ArchiveFolder, Shape, write_segment
 from tidegate_pipeline.archive.slicing import slice_segments
 from tidegate_pipeline.archive.upkeep import Upkeep
-from tidegate_pipeline.errors import DataLoss, UsageError
+from tidegate_pipeline.errors import DataLoss
 from tidegate_pipeline.redis_access import replids
 from tidegate_pipeline.settings import PipelineSettings
 from tidegate_pipeline.sources import starting
@@ -28,7 +28,6 @@ from tidegate_pipeline.sources.batch_plan import plan_ranges
 from tidegate_pipeline.sources.offsets import Offsets
 from tidegate_pipeline.sources.stream_plan import StreamPlan
 from tidegate_pipeline.sources.tasks import arrow_rows
-from tidegate_pipeline.topics import find_batch_topic
 
 MS = 1_700_000_000_000
 
@@ -224,8 +223,3 @@ def test_batch_topics_beside(topic: RecordTopic, client: Any, valkey: ValkeyServ
     access = access_to(valkey.url, subscribePattern=".*")
 
     assert sorted(offsets_of(access, plan_ranges(access)))[:3] == [(0, 0), (0, 1), (0, 2)]
-
-
-def test_replay_and_restore_are_for_batch_topics(topic: RecordTopic, client: Any) -> None:
-    with pytest.raises(UsageError, match="orders has format record: replays and restores are for topics of format"):
-        find_batch_topic(client, "tidegate", "default", "orders")

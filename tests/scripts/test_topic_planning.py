@@ -16,9 +16,7 @@ from tests.support.topic_reads import access_to, archive_up_to, offsets_of, rows
 from tests.support.topics import TIMESTAMP_MS, WrittenTopic
 from tests.support.valkey import ValkeyServer
 from tidegate.records.build import NewRecord, build_batch
-from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.errors import LogGone, UsageError
-from tidegate_pipeline.jobs.archive import ArchiveJob
 from tidegate_pipeline.sources import starting
 from tidegate_pipeline.sources.batch_plan import plan_ranges
 from tidegate_pipeline.sources.offsets import Offsets
@@ -265,9 +263,6 @@ def test_queries_begin_and_end_at_the_options(client: Any, valkey: ValkeyServer,
 @pytest.mark.parametrize(
     ("options", "reported_text"),
     [
-        ({"subscribe": "nothing,orders"}, "no such topic in organisation default: nothing"),
-        ({"assign": '{"orders":[0,7]}'}, "no such partition: orders 7"),
-        ({"subscribe": "orders", "org": "other"}, "no such topic in organisation other: orders"),
         (
             {"subscribe": "orders", "startingOffsets": '{"orders":{"0":1}}'},
             "startingOffsets has no offset for orders 1",
@@ -282,7 +277,7 @@ def test_queries_begin_and_end_at_the_options(client: Any, valkey: ValkeyServer,
         ),
     ],
 )
-def test_missing_topics_are_reported(
+def test_starting_offsets_of_other_partitions_are_refused(
     client: Any, valkey: ValkeyServer, options: dict[str, str], reported_text: str
 ) -> None:
     WrittenTopic(client, "orders", 2).fill([1, 1])
@@ -411,21 +406,6 @@ def test_log_with_holes_is_read_whole_and_holes_are_rows_of_ranges(client: Any, 
     assert rows_of(within, plan_ranges(within)) == []
     inside = access_to(valkey.url, subscribe="orders", mode="raw", endingOffsets='{"orders":{"0":4}}')
     assert [row["last_offset"] for row in rows_of(inside, plan_ranges(inside))] == [2], "a range has its whole batches"
-
-
-def test_topics_that_are_to_be_copied_no_more_are_not_archived(client: Any, valkey: ValkeyServer) -> None:
-    for name, configs in (
-        ("copied", {"remote.storage.enable": "true"}),
-        ("again", {"remote.storage.enable": "true", "remote.log.copy.disable": "false"}),
-        ("stopped", {"remote.storage.enable": "true", "remote.log.copy.disable": "true"}),
-        ("plain", {"retention.ms": "1"}),
-    ):
-        WrittenTopic(client, name)
-        client.hset(ClusterKeys("tidegate").topic("default", name), mapping=configs)
-
-    access = access_to(valkey.url, **ArchiveJob()._subscription())
-
-    assert set(starting.select(access)) == {("again", 0), ("copied", 0)}
 
 
 def test_times_are_found_to_the_record(client: Any, valkey: ValkeyServer) -> None:
