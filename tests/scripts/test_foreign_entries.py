@@ -18,9 +18,13 @@ from tidegate.cli.commands.audit import _events
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor, Audit
 from tidegate.diagnosis.group_events import read_events, read_shard
+from tidegate.http.console.lag_trend import LagTrend, read_partitions
+from tidegate.monitoring.lag_reading import LogEndsReading
+from tidegate.monitoring.lag_sampler import sample_text
 from tidegate.monitoring.rebalance_counts import RebalanceCounts
 from tidegate.store.store import Store
 
+REF = "default/orders"
 FOREIGN: Sequence[Sequence[str]] = (("a", "b"), ("event", "[]"), ("time", "late", "action_id", "7", "outcome", "done"))
 ORIGIN = Origin("User:anna", "default", "10.0.0.1", 9092, "PLAINTEXT")
 EVENT = ocsf.account_change(ORIGIN, "ben", AccountActivity.CREATE) | {"time": 1}
@@ -93,3 +97,21 @@ def test_foreign_event_is_named_by_the_command(capsys: pytest.CaptureFixture[str
     entries = [(b"1-0", {b"a": b"b"}), (b"2-0", {b"event": json.dumps(EVENT).encode()})]
     assert list(_events(entries)) == [EVENT]
     assert "the entry 1-0" in capsys.readouterr().err
+
+
+async def test_foreign_lag_samples_are_of_no_group(store: Store) -> None:
+    now_ms, stream = store.clock.now_ms(), store.cluster_keys.lag
+    ends = LogEndsReading(log_start=0, log_end=14, head_time=now_ms, times={10: now_ms}, size=1, now_ms=now_ms)
+    own = ("time", str(now_ms), "group", REF, "t:0", sample_text(10, now_ms, ends, 4, ""))
+    await add_foreign(store, stream)
+    for fields in (own[:2], (*own[:4], "t:0", "late"), own):
+        await store.command("XADD", stream, "*", *fields)
+
+    with capture_logs() as lines:
+        trend = LagTrend()
+        await trend.read(store)
+        parts = await read_partitions(store, REF)
+
+    assert [lag.records for lag in trend.of(REF)] == [4]
+    assert {place: [lag.records for lag in lags] for place, lags in parts.items()} == {("t", 0): [4]}
+    assert reported(lines) == [stream]

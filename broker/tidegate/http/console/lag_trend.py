@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidegate.groups.offsets import split_field
+from tidegate.store.foreign_entries import Parsed, StreamEntry
 from tidegate.store.store import Store
 
 SPAN_MS: Final = 30 * 60_000
@@ -24,14 +25,14 @@ _POINTS_MAX: Final = 400
 _PAGE: Final = 500
 _PARTITIONS_PAGE: Final = 100
 """Entries per read for one group's partitions; each has up to 500 of them."""
-_HEAD: Final = 4
+_NAMES: Final = (b"time", b"group")
+_HEAD: Final = 2 * len(_NAMES)
 """Values of an entry before its partitions: time and group, each with its field name."""
 _FRESH_S: Final = 2.0
 _ONE_POINT_MS: Final = 1_000
 """Entries of a group within this time are one point: a round has several for large groups, and rounds may overlap."""
 
 Place = tuple[str, int]
-Entry = tuple[bytes, list[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +61,31 @@ def parse_sample(text: bytes, time_ms: int) -> Lag:
     return Lag(time_ms, records, 0 if not records else max(time_ms - next_ms, 0) if next_ms >= 0 else None)
 
 
-def _partitions(values: list[bytes]) -> Iterator[tuple[bytes, Lag]]:
-    time_ms = int(values[1])
-    for field, text in zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True):
-        yield field, parse_sample(text, time_ms)
+class _Sample(NamedTuple):
+    """An entry: a group's partitions at one time, each with its text."""
+
+    time_ms: int
+    ref: str
+    texts: list[tuple[bytes, bytes]]
+
+    @staticmethod
+    def of(values: Sequence[bytes]) -> _Sample:
+        """Parse an entry's values. Raises ValueError if no sampler wrote it."""
+        names, (time_ms, ref) = tuple(values[:_HEAD:2]), values[1:_HEAD:2]
+        if names != _NAMES:
+            raise ValueError(f"it begins with {names!r}")
+        return _Sample(int(time_ms), ref.decode(), list(zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True)))
+
+
+def _samples(
+    page: Iterable[StreamEntry], store: Store, parse: Callable[[bytes, Sequence[bytes]], Parsed | None]
+) -> list[Parsed]:
+    return store.foreign_entries.leave_out(store.cluster_keys.lag, page, parse)
+
+
+def _parsed(_: bytes, values: Sequence[bytes]) -> tuple[_Sample, dict[bytes, Lag]]:
+    sample = _Sample.of(values)
+    return sample, {field: parse_sample(text, sample.time_ms) for field, text in sample.texts}
 
 
 class LagTrend:
@@ -85,16 +107,16 @@ class LagTrend:
             now_ms = store.clock.now_ms()
             start = f"({self._after.decode()}" if self._after else str(now_ms - SPAN_MS)
             while page := await store.read("XRANGE", store.cluster_keys.lag, start, "+", "COUNT", _PAGE):
-                await asyncio.to_thread(self._take, page)
+                await asyncio.to_thread(self._take, page, store)
                 self._after = page[-1][0]
                 start = f"({self._after.decode()}"
             self._forget(now_ms - SPAN_MS)
             self._read_s = monotonic()
 
-    def _take(self, page: Iterable[Entry]) -> None:
-        for _, values in page:
-            if len(values) > _HEAD:
-                self._add(values[3].decode(), int(values[1]), dict(_partitions(values)))
+    def _take(self, page: Iterable[StreamEntry], store: Store) -> None:
+        for sample, parts in _samples(page, store, _parsed):
+            if parts:
+                self._add(sample.ref, sample.time_ms, parts)
 
     def _add(self, ref: str, time_ms: int, parts: dict[bytes, Lag]) -> None:
         """A point counts each partition once, with its last sample, because rounds may be close together."""
@@ -147,20 +169,30 @@ async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
     found: defaultdict[bytes, _Samples] = defaultdict(_Samples)
     start, end, left = str(store.clock.now_ms() - SPAN_MS), "+", SCANNED_MAX
     while left > 0:
-        page: list[Entry] = await store.read("XREVRANGE", store.cluster_keys.lag, end, start, "COUNT", _PARTITIONS_PAGE)
-        await asyncio.to_thread(_collect, page, ref.encode(), found)
+        page: list[StreamEntry] = await store.read(
+            "XREVRANGE", store.cluster_keys.lag, end, start, "COUNT", _PARTITIONS_PAGE
+        )
+        await asyncio.to_thread(_collect, page, store, ref, found)
         if len(page) < _PARTITIONS_PAGE:
             break
         left, end = left - len(page), "(" + page[-1][0].decode()
     return await asyncio.to_thread(_points, found)
 
 
-def _collect(page: Iterable[Entry], ref: bytes, found: defaultdict[bytes, _Samples]) -> None:
-    for _, values in page:
-        if values[3] == ref:
-            time_ms = int(values[1])
-            for field, text in zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True):
-                found[field].add(time_ms, text)
+def _collect(page: Iterable[StreamEntry], store: Store, ref: str, found: defaultdict[bytes, _Samples]) -> None:
+    def parsed(_: bytes, values: Sequence[bytes]) -> _Sample | None:
+        """A sample of this group. Its texts are parsed when they are drawn; whoever wrote the first wrote them all."""
+        sample = _Sample.of(values)
+        if sample.ref != ref:
+            return None
+        for field, text in sample.texts[:1]:
+            split_field(field.decode())
+            parse_sample(text, sample.time_ms)
+        return sample
+
+    for sample in _samples(page, store, parsed):
+        for field, text in sample.texts:
+            found[field].add(sample.time_ms, text)
 
 
 def _points(found: Mapping[bytes, _Samples]) -> dict[Place, list[Lag]]:
