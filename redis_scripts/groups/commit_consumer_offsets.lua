@@ -29,8 +29,9 @@ Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended; or the script was delay
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/member_epoch
+-- @include lib/is_late
 -- @include lib/is_overtaken
-local call, now, offsets = redis.call, now_ms(), KEYS[5]
+local call, now, offsets, sent_at = redis.call, now_ms(), KEYS[5], tonumber(ARGV[2])
 local lease_end, epoch, member_id, entry_count = tonumber(ARGV[1]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[6])
 
 local function is_due(key)
@@ -57,7 +58,9 @@ local record = call("HGET", KEYS[2], member_id)
 if not record then return { ERROR.UNKNOWN_MEMBER_ID } end
 if ARGV[5] == "1" and not member_epoch.uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
 if member_epoch.is_stale(record, epoch, 7, 6 + 2 * entry_count) then return { member_epoch.stale_code(record) } end
-if is_overtaken(offsets, tonumber(ARGV[2]), now, 7, entry_count) then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
+if is_late(sent_at, now) and is_overtaken(offsets, sent_at, 7, entry_count) then
+  return { ERROR.COORDINATOR_NOT_AVAILABLE }
+end
 call("HSET", KEYS[1], "has_offsets", "1")
 store(7, entry_count, string.format(OFFSET.NEW_COMMIT_TIME .. "}", now))
 if #KEYS > 5 then -- these functions are defined only in this case

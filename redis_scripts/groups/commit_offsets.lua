@@ -35,12 +35,14 @@ Errors   of each:
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/create_empty_group
+-- @include lib/is_late
 -- @include lib/is_overtaken
 -- @include lib/is_converted_epoch
 local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
 local lease_end, sent_at = tonumber(ARGV[3]), tonumber(ARGV[4])
-local lease_ended = lease_end > 0 and now >= lease_end
-local now_text = string.format("%.0f", now)
+local lease_ended, late = lease_end > 0 and now >= lease_end, is_late(sent_at, now)
+local now_text, commit_time = string.format("%.0f", now), string.format(OFFSET.NEW_COMMIT_TIME, now)
+local VALUES_MAX = 2000 -- of one HSET: Lua's stack is limited
 
 local function is_due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
@@ -54,7 +56,7 @@ local function read_group(first, at)
   local loaded = { key = key, members = members, instances = instances, sessions = sessions, offsets = offsets,
     ref = ARGV[at], candidate = ARGV[at + 1], by = ARGV[at + 2], state = hash[1], generation = hash[2],
     has_offsets = hash[5], is_share = hash[6] == "share", now = now, groups = groups, events = events,
-    events_max = ARGV[1], broker = ARGV[2] }
+    events_max = ARGV[1], broker = ARGV[2], values = {}, value_count = 0 }
   if not hash[1] or hash[1] == STATE.EMPTY then return loaded, false end
   return loaded, is_due(hash[3]) or is_due(hash[4]) or is_due(call("ZRANGE", sessions, 0, 0, "WITHSCORES")[2])
 end
@@ -80,20 +82,34 @@ local function unknown_member(group)
   return (kind == "consumer" or kind == "streams") and ERROR.OTHER_TYPE or ERROR.UNKNOWN_MEMBER_ID
 end
 
+-- The record of a member; consecutive commits of one member read it, and extend its session, once.
+local function member_record(group, member_id)
+  if group.member_id ~= member_id then
+    group.member_id, group.record, group.extended = member_id, call("HGET", group.members, member_id), false
+  end
+  return group.record
+end
+
+local function extend_session(group, record, member_id)
+  if group.extended then return end
+  group.extended = true
+  -- Never shorten a session: a parked member's lease may end later than its session.
+  call("ZADD", group.sessions, "XX", "GT", now + string.match(record, MEMBER.SESSION_TIMEOUT), member_id)
+end
+
 local function judge(group, generation, member_id, instance)
   if instance ~= "" then
     local owner_id = call("HGET", group.instances, string.sub(instance, 2))
     if not owner_id then return unknown_member(group) end
     if owner_id ~= member_id then return ERROR.FENCED_INSTANCE_ID end
   end
-  local record = call("HGET", group.members, member_id)
+  local record = member_record(group, member_id)
   if not record then return unknown_member(group) end
   if generation ~= group.generation and not is_converted_epoch(group.state, group.generation, record, generation) then
     return ERROR.ILLEGAL_GENERATION
   end
   if group.state == STATE.COMPLETING then return ERROR.REBALANCE_IN_PROGRESS end
-  -- Never shorten a session: a parked member's lease may end later than its session.
-  call("ZADD", group.sessions, "XX", "GT", now + string.match(record, MEMBER.SESSION_TIMEOUT), member_id)
+  extend_session(group, record, member_id)
   return ERROR.NONE
 end
 
@@ -105,22 +121,32 @@ local function note_lost(group)
     "detail", "", "members", "0", "broker", group.broker, "duration_ms", "0")
 end
 
-local function store(group, first, entry_count, tail)
-  local new = 0
-  for start = first, first + 2 * entry_count - 1, 2000 do
-    local fields = {}
-    for i = start, math.min(start + 2000, first + 2 * entry_count) - 1, 2 do
-      fields[#fields + 1] = ARGV[i]
-      fields[#fields + 1] = ARGV[i + 1] .. tail
-    end
-    new = new + call("HSET", group.offsets, unpack(fields))
-  end
+-- Write the values that `store` gathered.
+local function write(group)
+  if group.value_count == 0 then return end
+  local new = call("HSET", group.offsets, unpack(group.values, 1, group.value_count))
+  group.values, group.value_count = {}, 0
   if not group.has_offsets then
     call("HSET", group.key, "has_offsets", "1")
     group.has_offsets = "1"
-  elseif new == entry_count and call("HLEN", group.offsets) == new then
+  elseif new > 0 and call("HLEN", group.offsets) == new then
     note_lost(group)
   end
+end
+
+-- Gather the entries of a commit: those of all commits of a group are written by one command, in order.
+local function store(group, first, entry_count, tail)
+  local values, count = group.values, group.value_count
+  for i = first, first + 2 * entry_count - 1, 2 do
+    if count == VALUES_MAX then
+      group.value_count = count
+      write(group)
+      values, count = group.values, 0
+    end
+    values[count + 1], values[count + 2] = ARGV[i], ARGV[i + 1] .. tail
+    count = count + 2
+  end
+  group.value_count = count
 end
 
 -- The answer to the commit that begins at ARGV[at].
@@ -134,14 +160,16 @@ local function commit(group, at, entry_count)
   else
     code = judge(group, ARGV[at], ARGV[at + 1], ARGV[at + 2])
   end
-  if code == ERROR.NONE and is_overtaken(group.offsets, sent_at, now, at + 5, entry_count) then
-    return ERROR.COORDINATOR_NOT_AVAILABLE
+  if code == ERROR.NONE and late then
+    write(group)
+    if is_overtaken(group.offsets, sent_at, at + 5, entry_count) then return ERROR.COORDINATOR_NOT_AVAILABLE end
   end
   if code == ERROR.NONE and entry_count > 0 then
-    local tail = string.format(OFFSET.NEW_COMMIT_TIME, now)
+    local tail = commit_time
     if retention ~= "-1" then tail = tail .. string.format(OFFSET.NEW_EXPIRE_TIME, now + retention) end
     if group.state == STATE.EMPTY and group.generation ~= "0" then -- these functions are defined only in this case
 -- @include lib/note_offsets_reset
+      write(group)
       note_offsets_reset(group, group.by, at + 5, entry_count)
     end
     store(group, at + 5, entry_count, tail .. "}")
@@ -159,6 +187,7 @@ while first <= #KEYS and ARGV[at] ~= "" do
     codes[#codes + 1] = overdue and not lease_ended and ERROR.EXPIRY_DUE or commit(group, at, entry_count)
     at = at + 5 + 2 * entry_count
   end
+  write(group)
   first = first + 7
 end
 if first <= #KEYS then -- these functions are defined only in this case

@@ -1,18 +1,13 @@
--- is_overtaken(offsets, sent_at, now, first, entry_count). Reads offsets (hash, <topic>:<partition> -> JSON of a commit)
--- and ARGV from `first` on: field, JSON, field, JSON, ... Writes nothing. A connection may deliver a script long after its
+-- is_overtaken(offsets, sent_at, first, entry_count). Reads offsets (hash, <topic>:<partition> -> JSON of a commit) and ARGV
+-- from `first` on: field, JSON, field, JSON, ... Writes nothing. A connection may deliver a script long after its
 -- broker has given it up and the client has committed through another one. A script that a broker sends again, as a
 -- deadline was due or the group had another type, may come behind the client's next commit. True if a higher offset was
--- committed since `sent_at` (ms); asked only of scripts that were late, or sent again: their `sent_at`, that of the first,
--- is negative.
-local LATE_MS = 500
+-- committed since `sent_at` (ms); asked only of scripts that were late, or sent again (`is_late`): their `sent_at`, that of
+-- the first, is negative.
 local CLOCK_ERROR_MS = 5 -- of what a broker takes for this server's time
 
-local function is_overtaken(offsets, sent_at, now, first, entry_count)
-  if sent_at < 0 then
-    sent_at = -sent_at - CLOCK_ERROR_MS
-  elseif sent_at == 0 or now - sent_at <= LATE_MS then
-    return false
-  end
+local function is_overtaken(offsets, sent_at, first, entry_count)
+  if sent_at < 0 then sent_at = -sent_at - CLOCK_ERROR_MS end
   for i = first, first + 2 * entry_count - 2, 2 do
     local stored = redis.call("HGET", offsets, ARGV[i])
     local committed_at = stored and string.match(stored, OFFSET.COMMIT_TIME)
