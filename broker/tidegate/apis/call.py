@@ -79,6 +79,8 @@ class BrokerContext:
     fetch_sessions: FetchSessions = field(init=False)
     fetch_waits: FetchWaits = field(default_factory=FetchWaits)
     log_ends: LogEnds = field(default_factory=LogEnds)
+    first_fetches: dict[int, Any] = field(default_factory=dict)
+    """The fetches that equal ones may wait for (`first_fetch`), by the identity of their request."""
     produce_timeouts: Timeouts = field(default_factory=Timeouts)
     usage: Usage = field(default_factory=Usage)
     tasks: TaskSet = field(default_factory=TaskSet)

@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
+from tidegate.apis.equal_fetches import connection_of, join, note_shared
 from tidegate.apis.fetch_message_sets import answer_message_sets
-from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER, BYTES_MAX, Reading
-from tidegate.apis.fetch_sessions import NO_SESSION, READ_COMMITTED, FetchKey, FetchSet, SharedAnswer, Wanted
-from tidegate.apis.mirroring import note_fetched
+from tidegate.apis.fetch_reading import BATCHES_FROM, BY_ORDER
+from tidegate.apis.fetch_sessions import (
+    NO_SESSION,
+    READ_COMMITTED,
+    FetchKey,
+    FetchSet,
+    SharedAnswer,
+    Wanted,
+)
+from tidegate.apis.first_fetch import FirstFetching
+from tidegate.apis.mirroring import follow, note_fetched
 from tidegate.apis.registry import inline_api
 from tidegate.errors import ClusterAuthorizationFailed
 from tidegate.log.owners import Connection
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
 
 SESSIONS_MAX: Final = 1_000
 """Limit of a broker's fetch sessions; beyond it a client fetches without a session, which only costs bandwidth."""
-_MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 @inline_api(
@@ -56,8 +63,11 @@ def fetch(call: Call, request: Any) -> None:
         return  # while access was checked
     call.client.fetched = True
     if context.fetch_waits.follow(connection_id):
+        follow(context.mirror, call.client)
         call.client.when_closed(lambda: context.fetch_waits.close_connection(connection_id))
         call.client.when_closed(lambda: context.fetch_sessions.close_connection(connection_id))
+    if join(call, request):
+        return
     opened = context.fetch_sessions.open(request, call.version, connection_id, SESSIONS_MAX)
     if opened.fetch_set is None:
         call.reply(log_writers.fetch(call.version, opened.error.value, NO_SESSION, []))
@@ -65,22 +75,26 @@ def fetch(call: Call, request: Any) -> None:
         Fetching(call, request, opened.fetch_set, opened.session_id, full=opened.full).start()
 
 
-class Fetching(Reading):
-    """One fetch in progress."""
+class Fetching(FirstFetching):
+    """One fetch in progress. `_full`: the answer has all partitions, not only those that changed."""
 
-    __slots__ = ("_full", "_min_bytes", "_parked", "_session_id", "_timer", "_timer_s", "_woken")
+    __slots__ = ("_full", "_parked", "_timer", "_timer_s")
 
-    def __init__(self, call: Call, request: FetchRequest, fetch_set: FetchSet, session_id: int, *, full: bool) -> None:
-        max_bytes = max(0, min(request.max_bytes, BYTES_MAX))
-        wait_ms = min(request.max_wait // _MILLISECOND, call.context.settings.connections_max_idle_ms)
-        deadline_s = asyncio.get_running_loop().time() + wait_ms / 1000 if wait_ms > 0 else 0.0
-        super().__init__(call, fetch_set, request.isolation_level, max_bytes, deadline_s)
-        self._min_bytes = min(request.min_bytes, max_bytes)
-        self._session_id = session_id
+    def __init__(
+        self,
+        call: Call,
+        request: FetchRequest,
+        fetch_set: FetchSet,
+        session_id: int,
+        deadline_s: float | None = None,
+        *,
+        full: bool = True,
+    ) -> None:
+        super().__init__(call, request, fetch_set, session_id, deadline_s)
         self._full = full
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
-        self._parked = self._woken = False
+        self._parked = False
 
     # -- waiting
 
@@ -116,6 +130,8 @@ class Fetching(Reading):
                 self._set.listen(wanted, call.context.log_ends)
         if self._set.due:
             self.wake()
+        if self._request is not None:
+            self._note_first(self._request)
 
     def wake(self) -> None:
         """A partition has changed: resume at the end of the tick."""
@@ -139,15 +155,19 @@ class Fetching(Reading):
             self._timer.cancel()
         self._set.waiter = None
         self._set.close()
+        self._hand_over()
 
     # -- answering
 
     def answer(self) -> None:
         """Answer with the records read so far."""
-        if self._answered:
-            return
+        if not self._answered:
+            self._end_wait()
+            self._answer()
+            self._hand_over()
+
+    def _answer(self) -> None:
         call = self._call
-        self._end_wait()
         try:
             topics: dict[str | bytes, list[FetchPartition]] = {}
             reported = self._reported()
@@ -221,6 +241,9 @@ class Fetching(Reading):
             self.resume()
             return None
         self._end_wait()
+        if self._is_first:
+            self._is_first = False
+            call.context.first_fetches.pop(id(self._request), None)  # its queue has the same answer
         try:
             if self._session_id == NO_SESSION:
                 fetch_set.close()
@@ -233,16 +256,11 @@ class Fetching(Reading):
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever
             self._fail_all(error)
             return None
-        return call.client_id or "", f"/{call.client.host}", call.client.connection_id
+        return connection_of(call)
 
     def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
         """Report that the clients have received the records."""
-        context, key, found = self._call.context, answer.key, answer.found
-        context.usage.fetched_together(answer.topic, found.size, len(connections))
-        if context.mirror is not None:
-            context.mirror.fetched_together(
-                answer.topic, key.partition, connections, key.offset, found.end_offset, found.bases
-            )
+        note_shared(self._call.context, answer, connections)
 
     # -- the partitions of an answer
 

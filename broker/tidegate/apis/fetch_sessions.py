@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -64,23 +64,39 @@ class SharedAnswer(NamedTuple):
     response: SharedFetch
 
 
-class WaitingFetch(Protocol):
-    """The fetch that waits on a set."""
-
-    def wake(self) -> None:
-        """A partition is due: resume at the end of the tick."""
+class SharingFetch(Protocol):
+    """A fetch that may be answered together with others."""
 
     def resume(self) -> None:
         """Evaluate the partitions that are due."""
-
-    def shared_key(self, wanted: Wanted) -> FetchKey | None:
-        """What the answer depends on if this partition has records now; None if on more than this partition."""
 
     def answer_shared(self, wanted: Wanted, answer: SharedAnswer) -> Connection | None:
         """Answer with records that were read for several fetches; None if the fetch has gone on meanwhile."""
 
     def note_shared(self, answer: SharedAnswer, connections: Sequence[Connection]) -> None:
         """Report that the clients have received the records."""
+
+
+class QueuedFetches(Protocol):
+    """Fetches that wait for what another one finds."""
+
+    @property
+    def fetches(self) -> Mapping[Any, None]:
+        """In order of arrival; each is a `SharingFetch`."""
+
+
+class WaitingFetch(SharingFetch, Protocol):
+    """The fetch that waits on a set."""
+
+    @property
+    def queue(self) -> QueuedFetches | None:
+        """Those that wait for the same as this one."""
+
+    def wake(self) -> None:
+        """A partition is due: resume at the end of the tick."""
+
+    def shared_key(self, wanted: Wanted) -> FetchKey | None:
+        """What the answer depends on if this partition has records now; None if on more than this partition."""
 
 
 class Listening(Protocol):
@@ -182,6 +198,11 @@ class FetchSet:
         for wanted in self.wanted.values():
             if wanted.stop_listening is not None:
                 self.stop_listening(wanted)
+
+
+def has_no_session(request: FetchRequest, version: int) -> bool:
+    """Whether a request neither uses, opens nor closes a session."""
+    return version < SESSIONS_FROM or (request.session_epoch, request.session_id) == (_SESSIONLESS_EPOCH, NO_SESSION)
 
 
 def _key(topic: Any, by_ids: bool) -> str | bytes:

@@ -44,8 +44,6 @@ def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
 def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
     client = call.client
     connection = call.client_id or "", f"/{client.host}", client.connection_id
-    if client.connection_id not in mirror.connections:
-        follow(mirror, client)
     for wanted in reported:
         log, result = wanted.log, wanted.result
         if log is None or result is None or result.error_code or result.diverging is not None:
@@ -56,10 +54,11 @@ def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> Non
             mirror.fetched(log.topic, wanted.index, connection, wanted.offset, wanted.offset, ())
 
 
-def follow(mirror: Mirror, client: Client) -> None:
+def follow(mirror: Mirror | None, client: Client) -> None:
     """Note that a connection fetches, until it is closed."""
-    mirror.connections.add(client.connection_id)
-    client.when_closed(partial(mirror.connections.discard, client.connection_id))
+    if mirror is not None:
+        mirror.connections.add(client.connection_id)
+        client.when_closed(partial(mirror.connections.discard, client.connection_id))
 
 
 def note_assigned(call: Call, keys: GroupKeys, request: SyncGroupRequest, synced: Synced) -> None:

@@ -21,7 +21,7 @@ from tidegate.apis.fetch_sessions import (
     FetchKey,
     FetchSet,
     SharedAnswer,
-    WaitingFetch,
+    SharingFetch,
     Wanted,
 )
 from tidegate.errors import KafkaError
@@ -168,7 +168,7 @@ class LogEnd:
 
     def wake(self) -> None:
         """Answer the fetches that wait for the same together, and resume the others."""
-        shared: dict[FetchKey, list[tuple[Wanted, WaitingFetch]]] = {}
+        shared: dict[FetchKey, list[tuple[Wanted, SharingFetch]]] = {}
         own = isinstance(self.log, RecordReader)  # reads for one connection's group
         for wanted, fetch_set in list(self.waiting.items()):
             fetch = fetch_set.waiter
@@ -177,10 +177,13 @@ class LogEnd:
             key = None if own else fetch.shared_key(wanted)
             if key is None:
                 _resume(fetch)
-            elif key in shared:
+                continue
+            if key in shared:
                 shared[key].append((wanted, fetch))
             else:
                 shared[key] = [(wanted, fetch)]
+            if fetch.queue is not None:
+                shared[key] += [(wanted, equal) for equal in fetch.queue.fetches]
         for key, waiting in shared.items():
             SharedRead(self.log, key, waiting).start()
 
@@ -190,7 +193,7 @@ class SharedRead:
 
     __slots__ = ("_key", "_log", "_waiting")
 
-    def __init__(self, log: FetchedLog, key: FetchKey, waiting: list[tuple[Wanted, WaitingFetch]]) -> None:
+    def __init__(self, log: FetchedLog, key: FetchKey, waiting: list[tuple[Wanted, SharingFetch]]) -> None:
         self._log = log
         self._key = key
         self._waiting = waiting
@@ -198,11 +201,7 @@ class SharedRead:
     def start(self) -> None:
         """Read, unless the clients' epochs must be checked first, which each fetch does by itself."""
         key, known = self._key, self._log.known()
-        if (
-            known is not None
-            and (key.leader_epoch < 0 or key.leader_epoch == known.leader_epoch)
-            and (key.last_epoch < 0 or known.is_current(key.offset, key.last_epoch))
-        ):
+        if known is not None and known.agrees(key.offset, key.leader_epoch, key.last_epoch):
             self._log.read(key.offset, key.bytes_max, True, self._on_read, key.isolation == READ_COMMITTED)
         else:
             self._resume_all()
@@ -247,7 +246,7 @@ def _encoded(topic: Topic, key: FetchKey, found: Slice) -> SharedAnswer:
     return SharedAnswer(topic, key, found, SharedFetch(key.version, [(key.topic, [result])]))
 
 
-def _resume(fetch: WaitingFetch) -> None:
+def _resume(fetch: SharingFetch) -> None:
     try:
         fetch.resume()
     except Exception:  # the other fetches continue

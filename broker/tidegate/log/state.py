@@ -35,6 +35,12 @@ class LogOffsets(NamedTuple):
         """Whether a client that read in an epoch up to an offset has read this log (KIP-320), by what is known here."""
         return self.record_epoch <= last_epoch <= self.leader_epoch and offset <= self.log_end_offset
 
+    def agrees(self, offset: int, leader_epoch: int, last_epoch: int) -> bool:
+        """Whether a client's epochs need no check by the log's history; -1 where it sent none."""
+        return (leader_epoch < 0 or leader_epoch == self.leader_epoch) and (
+            last_epoch < 0 or self.is_current(offset, last_epoch)
+        )
+
 
 EpochEnds = tuple[LogOffsets, dict[int, tuple[int, int]]]
 """Offsets of a log, and leader epoch -> (leader epoch, end offset) of it, (-1, -1) where undefined."""

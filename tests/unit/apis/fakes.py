@@ -29,14 +29,17 @@ assert len(BATCH) == BATCH_BYTES
 
 
 class FakeLog:
-    """A log of batches of `BATCH_BYTES`, one record each. With `held` reads and appends wait in `waiting`."""
+    """A log of batches of `BATCH_BYTES`, one record each. With `held` reads and appends wait in `waiting`.
+
+    `subscribed`: that nothing is to be read at its end is known without a read.
+    """
 
     def __init__(self) -> None:
         self.end = 0
         self.start = 0
         self.epoch = 0
         self.aborts = 0
-        self.held = False
+        self.held = self.subscribed = False
         self.waiting: list[Callable[[], None]] = []
         self.listeners: list[Callable[[], None]] = []
         self.reads: list[tuple[int, int, bool]] = []
@@ -93,7 +96,7 @@ class FakeLog:
         self._later(answer)
 
     def is_at_end(self, offset: int, committed: bool = False) -> bool:
-        return False
+        return self.subscribed and self.start <= offset == self.end
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         self.listeners.append(listener)
