@@ -201,8 +201,8 @@ assignment. Members learn of a rebalance from the answer to a heartbeat, which b
 
 - Java, librdkafka and aiokafka: groups of five at default settings (heartbeats every 3 s, commits every 5 s), a record
   every 250 ms in each of {_PARTITIONS} partitions. The clients are in one process.
-- raw: members that only join, sync and heartbeat, each on a connection of its own, all in one process; they do not
-  beat in step, so the last of 50 learns of a rebalance after nearly a whole interval.
+- raw: members that only join, sync and heartbeat, each on a connection of its own, all in one process; their
+  heartbeats are not in step, so the last of 50 learns of a rebalance after nearly a whole interval.
 - Endpoints run side by side on {report.machine()} and are measured in turn; load average
   {min(loads, default=0):.1f}-{max(loads, default=0):.1f}.
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Take or renew a singleton lease: one broker at a time holds it.
 
-KEYS[1]  duty  hash  broker, until
+KEYS[1]  lease  hash  broker, until
 ARGV[1]  broker that asks for the lease
 ARGV[2]  lease duration, ms; 0 releases it
 Returns  {NONE, ms for which the broker holds it, or less than 0: minus the ms until it ends for its holder, ms that it

@@ -28,7 +28,7 @@ Returns   {NONE, 1 if the group was behind}; safe to run twice: a bumped group i
 Errors    none
 ]]
 -- @include lib/errors
-local handed_out, assigned, skipped, newest_version = tonumber(ARGV[5]), ARGV[6] == "1", tonumber(ARGV[7]), tonumber(ARGV[9])
+local newest_generation, assigned, skipped, newest_version = tonumber(ARGV[5]), ARGV[6] == "1", tonumber(ARGV[7]), tonumber(ARGV[9])
 local stored = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type", "version")
 local stored_state, generation, floor = stored[1], tonumber(stored[2]), tonumber(stored[3] or 0)
 local kind, version = stored[5], tonumber(stored[6] or 0)
@@ -36,8 +36,8 @@ local has_epochs = kind == "consumer" or kind == "streams"
 
 -- A group that was lost whole: who creates it again within the longest session, 30 min, opens a generation above the floor.
 local function keep_floor()
-  if handed_out <= floor then return { ERROR.NONE, 0 } end
-  redis.call("HSET", KEYS[1], "generation_floor", string.format("%.0f", handed_out))
+  if newest_generation <= floor then return { ERROR.NONE, 0 } end
+  redis.call("HSET", KEYS[1], "generation_floor", string.format("%.0f", newest_generation))
   redis.call("PEXPIRE", KEYS[1], 1800000)
   return { ERROR.NONE, 1 }
 end
@@ -45,16 +45,16 @@ if not stored_state then return keep_floor() end
 
 local function is_behind()
   if kind == "share" then return false end -- epochs fence its members: their partitions change with the epoch only
-  if handed_out < 0 then return stored[4] ~= ARGV[8] end
-  if has_epochs then return handed_out > generation or newest_version > version end
-  if handed_out > math.max(generation, floor) then return true end
-  return assigned and handed_out == generation and stored_state == STATE.COMPLETING
+  if newest_generation < 0 then return stored[4] ~= ARGV[8] end
+  if has_epochs then return newest_generation > generation or newest_version > version end
+  if newest_generation > math.max(generation, floor) then return true end
+  return assigned and newest_generation == generation and stored_state == STATE.COMPLETING
 end
 
 -- Nearly every call ends here: brokers report all groups that they remember on each connection.
 if not is_behind() then return { ERROR.NONE, 0 } end
-if handed_out < 0 then
-  handed_out = math.max(generation, floor) + skipped
+if newest_generation < 0 then
+  newest_generation = math.max(generation, floor) + skipped
   redis.call("HSET", KEYS[1], "raised_in", ARGV[8])
 end
 
@@ -68,11 +68,11 @@ end
 -- @include lib/fence_members
 local group = load_group()
 if has_epochs then
-  fence_members(group, KEYS[12], math.max(handed_out, generation) + skipped, math.max(newest_version, version) + skipped)
+  fence_members(group, KEYS[12], math.max(newest_generation, generation) + skipped, math.max(newest_version, version) + skipped)
   return { ERROR.NONE, 1 }
 end
 deadlines.first_session(group)
-redis.call("HSET", group.keys.group, "generation_floor", string.format("%.0f", math.max(floor, handed_out)))
+redis.call("HSET", group.keys.group, "generation_floor", string.format("%.0f", math.max(floor, newest_generation)))
 if group.state ~= STATE.EMPTY then sessions.start_all(group) end
 if group.state == STATE.STABLE or group.state == STATE.COMPLETING then
   rebalance.start(group, "writes_lost")

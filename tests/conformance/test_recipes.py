@@ -52,7 +52,7 @@ async def test_recipes_print_the_documented_output(cluster: Cluster) -> None:
             await consumer.getone()
             await consumer.commit()
             await producer.send_and_wait("orders", b"2", partition=0)
-            await consumer.getone()  # handed out, not committed: pending
+            await consumer.getone()  # delivered, not committed: pending
             await asyncio.sleep(1.5)  # the mirror is written behind, the lease of the exporter is renewed each second
             found = await asyncio.to_thread(answers, cluster.redis_url)
         finally:

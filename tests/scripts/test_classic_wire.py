@@ -226,13 +226,15 @@ async def test_batch_leaves_in_the_order_asked_for(client: RawClient, version: i
 
 
 async def test_clients_reasons_reach_the_group(client: RawClient, valkey: ValkeyServer) -> None:
-    a = Member(client, "told")
+    a = Member(client, "reasons")
     await a.round()
-    rejoin = await client.ask(join(9, "told", a.member_id, protocols=(protocol(b"changed"),), reason="topics changed"))
+    rejoin = await client.ask(
+        join(9, "reasons", a.member_id, protocols=(protocol(b"changed"),), reason="topics changed")
+    )
     assert rejoin.error_code is ErrorCode.none
-    assert await reason(valkey, "told") == "subscription changed: topics changed"
+    assert await reason(valkey, "reasons") == "subscription changed: topics changed"
     await a.leave()
-    assert await reason(valkey, "told") == "member left: the test is over"
+    assert await reason(valkey, "reasons") == "member left: the test is over"
 
 
 def protocol(metadata: bytes) -> Any:

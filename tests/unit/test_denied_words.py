@@ -19,12 +19,12 @@ REPOSITORY: Final = Path(__file__).resolve().parents[2]
 DENIED: Final = frozenset(
     {
         "bears", "beat", "beats", "believed", "came", "comes", "dear", "doing", "doom", "doomed", "door", "doors",
-        "doubtful", "duty", "filed", "forgive", "forgiven", "forgives", "goes", "guest", "hear", "heard", "hearing",
-        "hears", "house", "hurt", "incarnation", "incarnations", "lest", "lives", "look", "looked", "looking", "looks",
-        "mend", "mended", "mint", "minted", "minting", "organisation", "patiently", "phrases", "picture", "pictures",
-        "room", "rooms", "said", "saw", "say", "saying", "says", "seen", "seldom", "settle", "settled", "settler",
-        "settles", "settling", "spare", "spared", "spares", "sparing", "stands", "stories", "story", "tell", "telling",
-        "tells", "tenant", "told", "turn", "turns", "went",
+        "doubtful", "duty", "filed", "forgive", "forgiven", "forgives", "goes", "guest", "handed", "hear", "heard",
+        "hearing", "hears", "house", "hurt", "incarnation", "incarnations", "lest", "lives", "look", "looked",
+        "looking", "looks", "mend", "mended", "mint", "minted", "minting", "organisation", "patiently", "phrases",
+        "picture", "pictures", "room", "rooms", "said", "saw", "say", "saying", "says", "seen", "seldom", "settle",
+        "settled", "settler", "settles", "settling", "spare", "spared", "spares", "sparing", "stands", "stories",
+        "story", "tell", "telling", "tells", "tenant", "told", "turn", "turns", "went",
     }
 )
 DENIED_IN: Final = {
@@ -44,6 +44,7 @@ DENIED_IN_TEST_NAMES: Final = frozenset(
 # fmt: on
 """Words that are denied in names of tests, besides DENIED; identifiers of the product use some of them properly."""
 ALLOWED: Final = {
+    "handed_out": "a field of a pending member id in Redis",
     "told_leader": "a field of the member's record in Redis",
     "spared_at": "a field of the group's hash in Redis",
     "tell": "io.BytesIO.tell",
@@ -52,6 +53,8 @@ ALLOWED: Final = {
 _NO_UNIT: Final = re.compile(r"test_(a|an|the|it|its|what|that|where|when|how)_")
 _PARTS: Final = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _LUA: Final = re.compile(r"--\[\[.*?\]\]|--[^\n]*|\"[^\"\n]*\"|'[^'\n]*'|([A-Za-z_]\w*)", re.DOTALL)
+_SCRIPT_KEY: Final = re.compile(r"^KEYS\[\d+\]\s+([\w-]+)", re.MULTILINE)
+_APPLICATION_KEY: Final = re.compile(r"\b(?:AppKey|ContextVar)(?:\[[^\]]*\])?\(\s*\"(\w+)\"")
 _EVENT: Final = re.compile(r"\blogger\.\w+\(\s*\"([a-z_]+)\"")
 
 
@@ -132,6 +135,13 @@ def test_metrics_contain_no_denied_word() -> None:
 def test_log_events_contain_no_denied_word() -> None:
     events = {event for path in product(".py") for event in _EVENT.findall(path.read_text("utf-8"))}
     assert sorted(filter(denied, events)) == []
+
+
+def test_keys_of_scripts_and_applications_contain_no_denied_word() -> None:
+    names = {name for path in product(".lua") for name in _SCRIPT_KEY.findall(path.read_text("utf-8"))}
+    names |= {name for path in product(".py") for name in _APPLICATION_KEY.findall(path.read_text("utf-8"))}
+    assert {"group", "read_cache"} <= names
+    assert sorted(filter(denied, names)) == []
 
 
 def test_headings_contain_no_denied_word() -> None:

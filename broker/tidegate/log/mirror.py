@@ -61,7 +61,7 @@ _SLICE: Final = 500
 _IDLE_S: Final = 60.0
 _LAST_S: Final = 1.0
 
-_Handed = tuple[PartitionNews, Connection, Delivered]
+_Delivery = tuple[PartitionNews, Connection, Delivered]
 
 
 def _nothing() -> None:
@@ -213,11 +213,11 @@ class Mirror:
             taken.append([(partition, news) for news in partition.take()])
         for one_each in zip_longest(*taken):
             reported = [one for one in one_each if one is not None]
-            handed = [(partition, *one) for partition, news in reported for one in news.delivered.items()]
+            deliveries = [(partition, *one) for partition, news in reported for one in news.delivered.items()]
             commits = [(partition, *one) for partition, news in reported for one in news.committed.items()]
-            if handed:
-                await self._read_owners(dict.fromkeys(partition for partition, _, _ in handed))
-                await gather_each(starmap(self._show, self._of_owners(handed)), _AT_ONCE)
+            if deliveries:
+                await self._read_owners(dict.fromkeys(partition for partition, _, _ in deliveries))
+                await gather_each(starmap(self._show, self._of_owners(deliveries)), _AT_ONCE)
             await gather_each(starmap(self._acknowledge, commits), _AT_ONCE)
 
     async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
@@ -243,9 +243,11 @@ class Mirror:
         replies = await gather_each(self._store.command(*one) for one in commands)
         return [None if isinstance(reply, KafkaError) else reply for reply in replies]
 
-    def _of_owners(self, handed: Iterable[_Handed]) -> Iterator[tuple[PartitionNews, Owned, Connection, Delivered]]:
+    def _of_owners(
+        self, deliveries: Iterable[_Delivery]
+    ) -> Iterator[tuple[PartitionNews, Owned, Connection, Delivered]]:
         """The deliveries whose client is the owner in exactly one group; most clients may have no group."""
-        for partition, connection, delivered in handed:
+        for partition, connection, delivered in deliveries:
             found = [one for one in partition.owners.get(connection[:2], ()) if self._is_current(partition.org, one)]
             if not found:
                 self._put_back(partition, connection, delivered, _UNOWNED_S)

@@ -34,7 +34,7 @@ NOTICE_S: Final = 2.0
 
 
 class ConnectionState(Enum):
-    """What a connection is doing."""
+    """Activity of a connection."""
 
     READING = auto()
     """A partial request, or closing."""
@@ -63,7 +63,7 @@ class SweptConnection(Protocol):
 
     @property
     def state(self) -> ConnectionState:
-        """What the connection is doing."""
+        """Its activity now."""
 
     def drain(self) -> None:
         """Close between requests."""

@@ -110,7 +110,7 @@ class TlsPort:
     async def _shake_hands(self, sock: socket.socket) -> None:
         """Complete the handshake and create a connection, or log the reason and close the socket."""
         server, timeout_s = self._server, limits.FRAME_TIMEOUT_S
-        host, handed_over = _peer(sock), False
+        host, transferred = _peer(sock), False
         try:
             async with asyncio.timeout(timeout_s):
                 first = await self._peek(sock)
@@ -119,7 +119,7 @@ class TlsPort:
             if first[0] != HANDSHAKE:
                 self._hang_up_on_plaintext(sock, host)
                 return
-            handed_over = True
+            transferred = True
             await server.loop.connect_accepted_socket(
                 self._connect,
                 sock,
@@ -130,7 +130,7 @@ class TlsPort:
         except (OSError, TimeoutError) as error:
             self._report(error, host)
         finally:
-            if not handed_over:
+            if not transferred:
                 sock.close()
 
     async def _peek(self, sock: socket.socket) -> bytes:

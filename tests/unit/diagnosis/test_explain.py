@@ -174,7 +174,7 @@ def test_initial_delay_is_no_trouble() -> None:
     assert [finding.severity for finding in findings(new) if finding.kind == "initial_delay"] == [Severity.NOTE]
 
 
-def test_ids_that_were_handed_out_and_not_used() -> None:
+def test_ids_issued_and_not_used() -> None:
     waiting = joining(
         member("a", phase="joined", last_contact_ms=None),
         pending=(PendingMemberSnapshot("b-id", "b", "/10.0.0.2", NOW + 9_000),),

@@ -23,7 +23,7 @@ PREFIX: Final = "/api/v1"
 CONTEXT: Final = web.AppKey("context", BrokerContext)
 BODY: Final = web.RequestKey("body", Model)
 """The body of a REST request, once it is validated."""
-READ_CACHE: Final = web.AppKey("looks", SingleFlightCache)
+READ_CACHE: Final = web.AppKey("read_cache", SingleFlightCache)
 BODY_BYTES_MAX: Final = 4 << 20
 """Fits a reset of 50,000 partitions."""
 
