@@ -93,13 +93,13 @@
 {{- fail "updateStrategy: maxUnavailable or maxSurge must be above 0, or nothing could ever be replaced" -}}
 {{- end -}}
 {{- $notice := int .Values.drain.noticeSeconds -}}
-{{- $budget := int .Values.drain.budgetSeconds -}}
-{{- if gt (mul $notice 4) $budget -}}
-{{- fail (printf "drain.noticeSeconds %d is more than a quarter of drain.budgetSeconds %d, and brokers would cut it" $notice $budget) -}}
+{{- $timeout := include "tidegate.drainTimeoutSeconds" . | int -}}
+{{- if gt (mul $notice 4) $timeout -}}
+{{- fail (printf "drain.noticeSeconds %d is more than a quarter of drain.timeoutSeconds %d, and brokers would cut it" $notice $timeout) -}}
 {{- end -}}
 {{- with .Values.drain.terminationGracePeriodSeconds -}}
-{{- if lt (int .) (add $budget 6 | int) -}}
-{{- fail (printf "drain.terminationGracePeriodSeconds %d would kill a broker that drains: budgetSeconds %d + 6 to close is %d" (int .) $budget (add $budget 6)) -}}
+{{- if lt (int .) (add $timeout 6 | int) -}}
+{{- fail (printf "drain.terminationGracePeriodSeconds %d would kill a broker that drains: timeoutSeconds %d + 6 to close is %d" (int .) $timeout (add $timeout 6)) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled -}}

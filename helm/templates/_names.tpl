@@ -50,6 +50,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{- define "tidegate.drainTimeoutSeconds" -}}
+{{- $drain := .Values.drain -}}
+{{- if kindIs "invalid" $drain.budgetSeconds }}{{ int $drain.timeoutSeconds }}{{ else }}{{ int $drain.budgetSeconds }}{{ end -}}
+{{- end -}}
+
 {{- define "tidegate.serviceAccount" -}}
 {{- .Values.serviceAccount.name | default (ternary (include "tidegate.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end -}}

@@ -60,9 +60,9 @@ TLS = "listeners.internal.protocol=SSL"
         ([REDIS, "updateStrategy.maxSurge=0"], "nothing could ever be replaced"),
         (
             [REDIS, "drain.terminationGracePeriodSeconds=25"],
-            "terminationGracePeriodSeconds 25 would kill a broker that drains: budgetSeconds 20 + 6 to close is 26",
+            "terminationGracePeriodSeconds 25 would kill a broker that drains: timeoutSeconds 20 + 6 to close is 26",
         ),
-        ([REDIS, "drain.noticeSeconds=6"], "drain.noticeSeconds 6 is more than a quarter of drain.budgetSeconds 20"),
+        ([REDIS, "drain.noticeSeconds=6"], "drain.noticeSeconds 6 is more than a quarter of drain.timeoutSeconds 20"),
         (
             [REDIS, "metrics.serviceMonitor.enabled=true,metrics.podMonitor.enabled=true"],
             "each broker would be scraped twice",

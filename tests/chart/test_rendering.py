@@ -208,7 +208,7 @@ def test_changed_secret_rolls_the_pods_and_nothing_else_does() -> None:
 
 
 def test_grace_covers_the_drain() -> None:
-    pod = broker_pod(render(REDIS, "drain.noticeSeconds=5,drain.budgetSeconds=60,admin.port=9999"))
+    pod = broker_pod(render(REDIS, "drain.noticeSeconds=5,drain.timeoutSeconds=60,admin.port=9999"))
     variables = environment(pod["containers"][0])
     (*_, program) = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
 
@@ -217,6 +217,13 @@ def test_grace_covers_the_drain() -> None:
     assert variables["TIDEGATE_DRAIN_NOTICE_MS"] == "5000"
     assert broker_pod(render(REDIS))["terminationGracePeriodSeconds"] == 30
     assert "'localhost', 9999" in program
+
+
+def test_drain_former_name_of_the_timeout_is_accepted() -> None:
+    pod = broker_pod(render(REDIS, "drain.budgetSeconds=60"))
+
+    assert pod["terminationGracePeriodSeconds"] == 70
+    assert environment(pod["containers"][0])["TIDEGATE_SHUTDOWN_TIMEOUT_MS"] == "60000"
 
 
 def test_scalers_own_the_number_of_pods() -> None:

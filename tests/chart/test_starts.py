@@ -27,7 +27,7 @@ from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
 from tidegate_pipeline.redis_access import connect
 
-QUICK = "drain.noticeSeconds=2,drain.budgetSeconds=10"
+QUICK = "drain.noticeSeconds=2,drain.timeoutSeconds=10"
 
 
 @pytest.fixture
