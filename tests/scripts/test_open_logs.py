@@ -110,3 +110,20 @@ async def test_logs_of_a_burst_of_requests_at_once_stay_below_their_share(
             await logs._sweep()
             assert logs.open_logs.bytes <= 25_000
         assert PARTITIONS < len(loads) < 2 * PARTITIONS
+
+
+async def test_log_that_others_made_larger_is_measured_once_nobody_listens(store: Store, settings: Settings) -> None:
+    await given_log(store)
+    async with broker(settings) as logs, broker(settings) as others:
+        log = logs.partition(TOPIC, 0)
+        remove = log.on_change(lambda: None)
+        await log.latest()
+        for producer_id in range(20):
+            await append(others.partition(TOPIC, 0), producer_id=producer_id, epoch=0, sequence=0)
+        await log.latest()
+        await logs._sweep()
+        assert log.counted_bytes < log.memory_bytes
+        remove()
+        log.subscription._idle_since = float("-inf")
+        await logs._sweep()
+        assert log.counted_bytes == log.memory_bytes

@@ -165,7 +165,8 @@ class Logs(PartitionServices):
             self.store.send(args, queued)
         for log in list(self.is_subscribed):
             log.guarded(log.subscription.sweep, now_s)
-            log.guarded(self.open_logs.measure, log)
+            if log not in self.is_subscribed:  # what other brokers appended made it larger
+                log.guarded(self.open_logs.measure, log)
         self.open_logs.evict(_SWEEP_CHECKS_MAX)
 
     def _note_changed(self, appended: Iterable[PartitionLog]) -> None:
