@@ -13,7 +13,7 @@ from typing import Any, Final
 import hypothesis
 import pytest
 
-from tests.support import acl
+from tests.support import acl, plain_logs
 from tests.support import clock as stepped
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
@@ -24,6 +24,7 @@ from tidegate_pipeline.redis_access import connect
 hypothesis.settings.register_profile("tidegate", deadline=None)  # times on a busy machine say nothing of the code
 hypothesis.settings.load_profile("tidegate")
 acl.install()
+plain_logs.install()
 
 
 ON_CLUSTER = os.environ.get("TIDEGATE_TEST_REDIS_CLUSTER") == "1"

@@ -14,7 +14,7 @@ import importlib
 import pkgutil
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +121,7 @@ def error_response(api_key: int, request: Any, code: ErrorCode) -> Any:
     return served[api_key].error(request, code)
 
 
+@cache
 def load_all() -> dict[int, Api]:
     """Import the modules beside this one and return the table."""
     for module in pkgutil.iter_modules([str(Path(__file__).parent)]):

@@ -103,12 +103,12 @@ def test_confirm_change_notice_is_one_line_without_control_characters(capsys: py
 
 
 def test_configure_text_log_escapes_control_characters() -> None:
-    out = io.StringIO()
+    out, before = io.StringIO(), structlog.get_config()
     configure("text", "info", out)
     try:
         structlog.get_logger().info("group_stable", group=HOSTILE)
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**before)
     assert out.getvalue().count("\n") == 1 and not CONTROLS.search(out.getvalue().rstrip("\n"))
 
 
