@@ -112,7 +112,7 @@ async def test_logs_of_a_burst_of_requests_at_once_stay_below_their_share(
         assert PARTITIONS < len(loads) < 2 * PARTITIONS
 
 
-async def test_log_that_others_made_larger_is_measured_once_nobody_listens(store: Store, settings: Settings) -> None:
+async def test_log_that_others_made_larger_is_measured_without_subscribers(store: Store, settings: Settings) -> None:
     await given_log(store)
     async with broker(settings) as logs, broker(settings) as others:
         log = logs.partition(TOPIC, 0)
