@@ -88,7 +88,7 @@ async def test_foreign_event_is_not_in_the_security_audit(store: Store) -> None:
     await add_foreign(store, stream)
 
     with capture_logs() as lines:
-        found = await reading.newest(store, reading.Wanted(), 10)
+        found = await reading.newest(store, reading.EventFilter(), 10)
     assert [reading.row(one)["resources"] for one in found] == [["User:ben"]]
     assert reported(lines) == [stream]
 

@@ -23,7 +23,7 @@ def topic_of(**config: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Written:
+class AgedLog:
     """A log whose first record is two days old and whose second is new."""
 
     logs: Logs
@@ -41,7 +41,7 @@ class Written:
 
 
 @pytest.fixture
-async def written(store: Store, settings: Settings) -> AsyncIterator[Written]:
+async def written(store: Store, settings: Settings) -> AsyncIterator[AgedLog]:
     await given_log(store)
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
@@ -49,7 +49,7 @@ async def written(store: Store, settings: Settings) -> AsyncIterator[Written]:
         await append(log, timestamp=now_ms - 2 * DAY_MS)
         await append(log, timestamp=now_ms)
         log.write_progress()
-        yield Written(logs, log.keys)
+        yield AgedLog(logs, log.keys)
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ async def written(store: Store, settings: Settings) -> AsyncIterator[Written]:
         ({"remote_storage": True}, True),
     ],
 )
-async def test_retention_check_is_due_by_config(written: Written, config: dict[str, Any], is_due: bool) -> None:
+async def test_retention_check_is_due_by_config(written: AgedLog, config: dict[str, Any], is_due: bool) -> None:
     assert await written.is_due(**config) is is_due
 
 
-async def test_retention_check_reads_what_the_log_has(written: Written) -> None:
+async def test_retention_check_reads_what_the_log_has(written: AgedLog) -> None:
     known = await written.logs.partition(TOPIC, 0).end_offset()
     check = await written.check()
     assert (check.log_start, check.local_start, check.log_end) == (0, 0, known.log_end_offset) == (0, 0, 2)
@@ -78,7 +78,7 @@ async def test_retention_check_reads_what_the_log_has(written: Written) -> None:
     assert (check.is_estimate, check.ends_well) == (0, 1)
 
 
-async def test_retention_check_of_deleted_records_is_not_due(written: Written) -> None:
+async def test_retention_check_of_deleted_records_is_not_due(written: AgedLog) -> None:
     log = written.logs.partition(TOPIC, 0)
     await log.delete_records(1)
     assert not await written.is_due(retention_ms=DAY_MS)  # the new record is first
@@ -88,7 +88,7 @@ async def test_retention_check_of_deleted_records_is_not_due(written: Written) -
     assert not await written.is_due(retention_ms=DAY_MS)  # the stream still has its last entry
 
 
-async def test_retention_check_of_empty_log_is_not_due(written: Written) -> None:
+async def test_retention_check_of_empty_log_is_not_due(written: AgedLog) -> None:
     await given_log(written.store, index=1)
     check = await check_retention(written.store, written.logs.partition(TOPIC, 1).keys)
     assert check == RetentionCheck(0, 0, 0, 0, 0, -1, 1)
@@ -100,38 +100,38 @@ async def test_retention_check_of_records_without_time_is_due(store: Store, sett
     async with broker(settings) as logs:
         log = logs.partition(TOPIC, 0)
         await append(log, timestamp=-1)
-        written = Written(logs, log.keys)
+        written = AgedLog(logs, log.keys)
         assert await written.is_due(retention_ms=DAY_MS)
         assert not await written.is_due()
 
 
-async def stray_entry(written: Written) -> None:
+async def stray_entry(written: AgedLog) -> None:
     await written.store.command("XADD", written.keys.log, "*", "key", "a")
 
 
-async def removed_stray_entry(written: Written) -> None:
+async def removed_stray_entry(written: AgedLog) -> None:
     entry_id = await written.store.command("XADD", written.keys.log, "*", "key", "a")
     await written.store.command("XDEL", written.keys.log, entry_id)
 
 
-async def wrong_bytes(written: Written) -> None:
+async def wrong_bytes(written: AgedLog) -> None:
     await written.store.command("HSET", written.keys.meta, "bytes", -1)
 
 
-async def archived_part(written: Written) -> None:
+async def archived_part(written: AgedLog) -> None:
     await written.store.command("HSET", written.keys.meta, "local_start", 1)
 
 
 @pytest.mark.parametrize("change", [stray_entry, removed_stray_entry, wrong_bytes, archived_part])
 async def test_retention_check_of_a_log_that_must_be_loaded_is_due(
-    written: Written, change: Callable[[Written], Awaitable[None]]
+    written: AgedLog, change: Callable[[AgedLog], Awaitable[None]]
 ) -> None:
     assert not await written.is_due()
     await change(written)
     assert await written.is_due()
 
 
-async def test_retention_check_of_estimated_bytes_is_due_where_bytes_are_limited(written: Written) -> None:
+async def test_retention_check_of_estimated_bytes_is_due_where_bytes_are_limited(written: AgedLog) -> None:
     await written.store.command("HSET", written.keys.meta, "recount", 0)
     assert not await written.is_due()
     assert await written.is_due(retention_bytes=1 << 30)
@@ -145,7 +145,7 @@ async def in_upkeep(logs: Logs) -> int:
     return int(await logs.store.command("ZCARD", upkeep))
 
 
-async def test_retention_loads_only_logs_that_are_due(written: Written, settings: Settings) -> None:
+async def test_retention_loads_only_logs_that_are_due(written: AgedLog, settings: Settings) -> None:
     await given_log(written.store, index=1)
     await append(written.logs.partition(TOPIC, 1), timestamp=written.store.clock.now_ms())
     await written.logs._sweep()
@@ -158,7 +158,7 @@ async def test_retention_loads_only_logs_that_are_due(written: Written, settings
         assert (await others.partition(topic, 0).end_offset()).log_start_offset == 1
 
 
-async def test_retention_removes_the_item_of_a_deleted_partition(written: Written) -> None:
+async def test_retention_removes_the_item_of_a_deleted_partition(written: AgedLog) -> None:
     await written.logs._sweep()
     assert await in_upkeep(written.logs) == 1
     await written.store.command("HSET", written.keys.meta, "state", "deleted")

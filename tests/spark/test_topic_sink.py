@@ -22,7 +22,7 @@ from tidegate_pipeline.errors import DataLoss, PipelineError, UsageError
 from tidegate_pipeline.sinks import topic_writer
 from tidegate_pipeline.sinks.sink_options import parse_sink_options
 from tidegate_pipeline.sinks.sink_rows import check_columns
-from tidegate_pipeline.sinks.topic_writer import RunningTask, TopicStreamWriter, TopicWriter, Written
+from tidegate_pipeline.sinks.topic_writer import RunningTask, TaskTransaction, TopicStreamWriter, TopicWriter
 from tidegate_pipeline.sinks.transactions import Decision, TransactionClient, connected
 
 ROWS = pa.schema(
@@ -87,13 +87,13 @@ class Query:
         """A micro-batch from begin to end."""
         self.writer().commit(self.tasks(batch_id, *batches), batch_id)
 
-    def decide(self, batch_id: int, messages: list[Written]) -> None:
+    def decide(self, batch_id: int, messages: list[TaskTransaction]) -> None:
         """The driver's first step of a commit alone."""
         prepared = tuple(message.transaction for message in messages if message.transaction)
         places = tuple(sorted({place for message in messages for place in message.places}))
         self._driver(lambda client: client.decide(self._group, Decision(batch_id, prepared, places)))
 
-    def end(self, messages: list[Written], *, is_commit: bool) -> None:
+    def end(self, messages: list[TaskTransaction], *, is_commit: bool) -> None:
         """End these transactions, as a driver that is killed after some, or brokers when they time out."""
         prepared = [message.transaction for message in messages if message.transaction]
         self._driver(lambda client: client.end_all(prepared, is_commit=is_commit))

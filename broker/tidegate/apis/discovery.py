@@ -151,7 +151,7 @@ def metadata(call: Call, request: MetadataRequest, question: Question | None = N
     call.reply(body)
 
 
-async def _metadata_after_refresh(call: Call, question: Question, unknown: list[answers.Wanted] | None) -> None:
+async def _metadata_after_refresh(call: Call, question: Question, unknown: list[answers.NameOrId] | None) -> None:
     """Refresh the `unknown` topics from the store (None: compute them first), then answer; large answers in slices."""
     held = unknown is not None and not unknown
     if unknown is None:

@@ -47,7 +47,7 @@ CACHE_BYTES_MAX: Final = 32 << 20
 """Limit of the encoded replies that a broker caches until topics or brokers change."""
 _AT_ONCE: Final = 16
 
-Wanted = tuple[str | None, UUID | None]
+NameOrId = tuple[str | None, UUID | None]
 """A topic's name or its id."""
 
 
@@ -60,14 +60,14 @@ class Question(NamedTuple):
     org: str
     listener: str
     version: int
-    wanted: tuple[Wanted, ...] | None
+    wanted: tuple[NameOrId, ...] | None
     may_create: bool
     operations: tuple[bool, bool]
 
     @classmethod
     def of(cls, call: Call, request: MetadataRequest) -> Question:
         """Read a request of any version."""
-        wanted: tuple[Wanted, ...] | None = None
+        wanted: tuple[NameOrId, ...] | None = None
         if request.topics is not None and (request.topics or call.version > 0):
             wanted = tuple((None if one.topic_id else one.name, one.topic_id) for one in request.topics)
         return cls(
@@ -82,11 +82,11 @@ class Question(NamedTuple):
             ),
         )
 
-    def unknown(self, catalog: Catalog) -> list[Wanted]:
+    def unknown(self, catalog: Catalog) -> list[NameOrId]:
         """Requested topics that are not cached and may exist in the store."""
         return [wanted for wanted in self.wanted or () if self.is_unknown(catalog, wanted)]
 
-    def is_unknown(self, catalog: Catalog, wanted: Wanted) -> bool:
+    def is_unknown(self, catalog: Catalog, wanted: NameOrId) -> bool:
         """Whether the topic is not cached and may exist in the store."""
         name, topic_id = wanted
         if topic_id:
@@ -198,7 +198,7 @@ async def answer_in_slices(call: Call, question: Question, refreshed: RefreshedT
     return b"".join([before, *parts, after])
 
 
-def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None, Wanted]]:
+def _found(catalog: Catalog, question: Question) -> Iterator[tuple[Topic | None, NameOrId]]:
     """Each topic once, even if requested repeatedly, or the requested name or id if it does not exist."""
     if question.wanted is None:
         for topic in list(catalog.topics(question.org)):
@@ -302,11 +302,11 @@ def _no_topic(
     return MetadataResponseTopic(**values)
 
 
-async def refresh(call: Call, question: Question, unknown: list[Wanted]) -> RefreshedTopics:
+async def refresh(call: Call, question: Question, unknown: list[NameOrId]) -> RefreshedTopics:
     """Read topics from the store that are not cached, and create those that may be created."""
     refreshed = RefreshedTopics()
 
-    async def one(wanted: Wanted) -> None:
+    async def one(wanted: NameOrId) -> None:
         name, topic_id = wanted
         try:
             if topic_id:

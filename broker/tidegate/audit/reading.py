@@ -15,7 +15,7 @@ _PAGE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class EventFilter:
     """Which events: of a principal, or of all; failures only, or all."""
 
     user: str = ""
@@ -28,7 +28,7 @@ class Wanted:
         return not self.user or event["actor"]["user"]["name"] == self.user
 
 
-async def newest(store: Store, wanted: Wanted, count: int) -> list[dict[str, Any]]:
+async def newest(store: Store, wanted: EventFilter, count: int) -> list[dict[str, Any]]:
     """Up to `count` events that are wanted, of the last SEARCHED_MAX, newest first. Raises StoreUnavailable."""
     found: list[dict[str, Any]] = []
     before = "+"

@@ -7,7 +7,7 @@ from typing import Final
 
 from tidegate.diagnosis.checks.assigned import reconciling
 from tidegate.diagnosis.checks.barriers import open_barrier
-from tidegate.diagnosis.checks.finding import Finding, Severity
+from tidegate.diagnosis.checks.finding import GroupFinding, GroupSeverity
 from tidegate.diagnosis.checks.patterns import patterns
 from tidegate.diagnosis.checks.progress import Partition, progress
 from tidegate.diagnosis.checks.shares import SHARE, shares
@@ -16,13 +16,18 @@ from tidegate.diagnosis.group_events import Event, Rebalance, rebalances
 from tidegate.diagnosis.group_snapshot import GroupSnapshot
 
 _TYPES: Final = {SHARE: "Share group"}
+_VERDICTS: Final = {
+    GroupSeverity.STUCK: "It is stuck",
+    GroupSeverity.TROUBLE: "It has trouble",
+    GroupSeverity.NOTE: "Nothing is wrong",
+}
 
-__all__ = ["Finding", "Partition", "Severity", "explain", "summary"]
+__all__ = ["GroupFinding", "GroupSeverity", "Partition", "explain", "summary"]
 
 
 def explain(
     snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
-) -> list[Finding]:
+) -> list[GroupFinding]:
     """All findings about a group, worst first. `topics` are the existing topics."""
     rounds = rebalances(events)
     found = [
@@ -36,12 +41,10 @@ def explain(
     return sorted(found, key=lambda finding: -finding.severity)
 
 
-def summary(snapshot: GroupSnapshot, findings: Sequence[Finding], partitions: Sequence[Partition]) -> str:
+def summary(snapshot: GroupSnapshot, findings: Sequence[GroupFinding], partitions: Sequence[Partition]) -> str:
     """The first line: the state, its age, and whether it is healthy."""
-    worst = max((finding.severity for finding in findings), default=Severity.NOTE)
-    verdict = {Severity.STUCK: "It is stuck", Severity.TROUBLE: "It has trouble", Severity.NOTE: "Nothing is wrong"}[
-        worst
-    ]
+    worst = max((finding.severity for finding in findings), default=GroupSeverity.NOTE)
+    verdict = _VERDICTS[worst]
     lag = sum(partition.lag or 0 for partition in partitions)
     return (
         f"{_TYPES.get(snapshot.type, 'Group')} {snapshot.group_id} is {snapshot.state} since "
@@ -57,7 +60,7 @@ def _epoch(snapshot: GroupSnapshot) -> str:
     return f"group epoch {snapshot.generation}"
 
 
-def _last_rebalance(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Finding]:
+def _last_rebalance(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[GroupFinding]:
     if not rounds:
         return []
     last = rounds[-1]
@@ -76,9 +79,9 @@ def _last_rebalance(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> lis
     )
     evidence += [f"{event.who} was removed meanwhile ({event.cause.replace('_', ' ')})" for event in last.lost]
     return [
-        Finding(
+        GroupFinding(
             "last_rebalance",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"The last rebalance began at {clock(started.time_ms)}, "
             f"{format_duration(snapshot.now_ms - started.time_ms)} ago: {last.cause}; {took}.",
             tuple(evidence),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tidegate.apis.call import BrokerContext
 from tidegate.diagnosis.checks.patterns import WINDOW_MS
-from tidegate.diagnosis.explain import Finding, Partition, explain, summary
+from tidegate.diagnosis.explain import GroupFinding, Partition, explain, summary
 from tidegate.diagnosis.group_events import EVENTS_READ_MAX, Event, describe_event, read_events, read_shard, rebalances
 from tidegate.diagnosis.group_snapshot import CommitSnapshot, GroupSnapshot, MetadataDecoders, read_snapshot
 from tidegate.errors import GroupIdNotFound, KafkaError
@@ -35,7 +35,7 @@ class GroupView:
     snapshot: GroupSnapshot
     partitions: tuple[Partition, ...]
     events: tuple[Event, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[GroupFinding, ...]
 
 
 class _Ends:

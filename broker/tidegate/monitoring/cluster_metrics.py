@@ -21,7 +21,7 @@ from tidegate.store.server_facts import server_facts
 from tidegate.store.store import Store
 from tidegate.telemetry import declared_cluster as own
 from tidegate.telemetry.declared_cluster import CLUSTER
-from tidegate.telemetry.pages import Page, labels
+from tidegate.telemetry.pages import Gauges, labels
 from tidegate.topics.model import Topic
 
 PARTITIONS_PER_GROUP: Final = 10
@@ -33,7 +33,7 @@ _TOPICS_AT_ONCE: Final = 20
 class _Round:
     """The totals of a round so far."""
 
-    page: Page
+    page: Gauges
     began_ms: int
     groups: frozenset[str]
     """Names of the groups that get their own series."""
@@ -60,7 +60,7 @@ class ClusterPage:
     def begin(self, groups: list[str], now_ms: int) -> None:
         """Start a round over these groups (their names in the shards' keys)."""
         reported = frozenset(sorted(groups)[: self._groups_max])
-        page = Page((*CLUSTER, *self._foreign.families))
+        page = Gauges((*CLUSTER, *self._foreign.families))
         self._round = _Round(page, now_ms, reported, self._partitions_max)
         self._round.left_out["groups"] = len(groups) - len(reported)
 

@@ -18,7 +18,7 @@ from tidegate.groups.model import GroupState
 from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LogEndsReading, Place
 from tidegate.telemetry import declared_foreign as names
 from tidegate.telemetry.declared import Declared
-from tidegate.telemetry.pages import Page, labels
+from tidegate.telemetry.pages import Gauges, labels
 from tidegate.topics.model import Topic
 
 _DEFAULT_ORG: Final = "default"
@@ -61,14 +61,19 @@ class Names(Protocol):
         """The declarations of its metrics."""
 
     def group(
-        self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
+        self,
+        page: Gauges,
+        group: GroupRead,
+        owners: Mapping[Place, str],
+        topics: Mapping[str, TopicLag],
+        whole: bool,
     ) -> None:
         """Add a group; `whole`: with its partitions."""
 
-    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Add a topic and its logs."""
 
-    def cluster(self, page: Page) -> None:
+    def cluster(self, page: Gauges) -> None:
         """Add the brokers, at the end of a round."""
 
 
@@ -80,18 +85,23 @@ class ForeignNames:
         self.families = [family for one in self._all for family in one.families]
 
     def group(
-        self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
+        self,
+        page: Gauges,
+        group: GroupRead,
+        owners: Mapping[Place, str],
+        topics: Mapping[str, TopicLag],
+        whole: bool,
     ) -> None:
         """Add a group; `whole`: with its partitions."""
         for one in self._all:
             one.group(page, group, owners, topics, whole)
 
-    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Add a topic and its logs."""
         for one in self._all:
             one.topic(page, topic, log_ends)
 
-    def cluster(self, page: Page) -> None:
+    def cluster(self, page: Gauges) -> None:
         """Add the brokers, at the end of a round."""
         for one in self._all:
             one.cluster(page)
@@ -110,7 +120,12 @@ class KafkaExporter:
         self._brokers, self._find_topic = brokers, find_topic
 
     def group(
-        self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
+        self,
+        page: Gauges,
+        group: GroupRead,
+        owners: Mapping[Place, str],
+        topics: Mapping[str, TopicLag],
+        whole: bool,
     ) -> None:
         """If one partition of a topic has a commit, the others are reported as -1, and the sum includes the -1."""
         org = _org(group.name.org)
@@ -128,7 +143,7 @@ class KafkaExporter:
                 page.add(names.KE_COMMITTED, placed, committed)
                 page.add(names.KE_LAG, placed, behind)
 
-    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Each partition has one replica, on the broker that is its partition leader."""
         named, preferred = labels(topic=topic.name, **_org(topic.org)), self._brokers.preferred()
         page.add(names.KE_TOPIC_PARTITIONS, named, topic.partition_count)
@@ -143,7 +158,7 @@ class KafkaExporter:
             page.add(names.KE_PREFERRED, placed, 1)
             page.add(names.KE_UNDER_REPLICATED, placed, 0)
 
-    def cluster(self, page: Page) -> None:
+    def cluster(self, page: Gauges) -> None:
         """Add the live brokers."""
         live = self._brokers.live()
         page.add(names.KE_BROKERS, "", len(live))
@@ -162,7 +177,12 @@ class Kminion:
         self._bytes: Counter[int] = Counter()
 
     def group(
-        self, page: Page, group: GroupRead, owners: Mapping[Place, str], topics: Mapping[str, TopicLag], whole: bool
+        self,
+        page: Gauges,
+        group: GroupRead,
+        owners: Mapping[Place, str],
+        topics: Mapping[str, TopicLag],
+        whole: bool,
     ) -> None:
         """Lag of committed partitions only; members by the partitions that they own."""
         org, preferred = _org(group.name.org), self._brokers.preferred()
@@ -188,7 +208,7 @@ class Kminion:
                 page.add(names.KM_LAG, f'{topic},partition_id="{index}"', behind)
 
     @staticmethod
-    def _assigned(page: Page, named: str, owners: Mapping[Place, str]) -> None:
+    def _assigned(page: Gauges, named: str, owners: Mapping[Place, str]) -> None:
         partitions = Counter(topic for topic, _ in owners)
         members = Counter(topic for topic, _ in {(place[0], member) for place, member in owners.items()})
         for topic, count in partitions.items():
@@ -196,7 +216,7 @@ class Kminion:
             page.add(names.KM_ASSIGNED, placed, count)
             page.add(names.KM_TOPIC_MEMBERS, placed, members[topic])
 
-    def topic(self, page: Page, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Bytes are counted for the partition leader's broker, although they are stored in Redis."""
         org, preferred = _org(topic.org), self._brokers.preferred()
         named = labels(topic_name=topic.name, **org)
@@ -214,7 +234,7 @@ class Kminion:
         page.add(names.KM_LOW_SUM, named, sum(ends.log_start for ends in log_ends.values()))
         page.add(names.KM_HIGH_SUM, named, sum(ends.log_end for ends in log_ends.values()))
 
-    def cluster(self, page: Page) -> None:
+    def cluster(self, page: Gauges) -> None:
         """Add the live brokers; there is no controller, so the first broker is reported as the controller."""
         live, (sizes, self._bytes) = self._brokers.live(), (self._bytes, Counter())
         controller = min((one.node_id for one in live), default=-1)

@@ -46,7 +46,7 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-class Wanted:
+class PendingBytes:
     """Bytes that a large request waits for; `reserved` is called when they are reserved."""
 
     __slots__ = ("reserved", "size")
@@ -62,7 +62,7 @@ class HostBytes:
 
     def __init__(self) -> None:
         self.receiving: OrderedDict[Hashable, int] = OrderedDict()
-        self.waiting: OrderedDict[Hashable, Wanted] = OrderedDict()
+        self.waiting: OrderedDict[Hashable, PendingBytes] = OrderedDict()
         self.counted = 0
 
     def is_oldest(self, receiver: Hashable) -> bool:
@@ -83,7 +83,7 @@ class HostBytes:
         self.waiting.pop(receiver, None)
         self.counted -= self.receiving.pop(receiver, 0)
 
-    def next_taken(self, bytes_max: int) -> tuple[Hashable, Wanted] | None:
+    def next_taken(self, bytes_max: int) -> tuple[Hashable, PendingBytes] | None:
         """Remove the next waiting request that the share has capacity for: the oldest one, then in order."""
         oldest = next(iter(self.receiving), None)
         receiver = oldest if oldest in self.waiting else next(iter(self.waiting), None)
@@ -112,7 +112,7 @@ class RequestBytes:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._waiting: OrderedDict[Hashable, Wanted] = OrderedDict()
+        self._waiting: OrderedDict[Hashable, PendingBytes] = OrderedDict()
         """Large requests that their address's share counts and that wait for the limit."""
         self._receiving: OrderedDict[Hashable, int] = OrderedDict()
         self._hosts: dict[str, HostBytes] = {}
@@ -135,7 +135,7 @@ class RequestBytes:
         of_host = self._hosts.setdefault(host, HostBytes())
         if receiver in self._waiting or receiver in of_host.waiting:
             return False
-        wanted = Wanted(size, reserved)
+        wanted = PendingBytes(size, reserved)
         if not of_host.takes(receiver, size, self._bytes_max // HOST_SHARE):
             of_host.waiting[receiver] = wanted
             return False
@@ -149,7 +149,7 @@ class RequestBytes:
     def _may_exceed(self, receiver: Hashable) -> bool:
         return self.held == self._receiving_bytes and next(iter(self._receiving), receiver) == receiver
 
-    def _enqueue(self, receiver: Hashable, wanted: Wanted) -> None:
+    def _enqueue(self, receiver: Hashable, wanted: PendingBytes) -> None:
         self._full_since_s = min(self._full_since_s, perf_counter())
         self._waiting[receiver] = wanted
 

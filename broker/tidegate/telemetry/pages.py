@@ -21,7 +21,7 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-class Page:
+class Gauges:
     """Samples of some gauges. Lines of one metric family are contiguous, as both text formats require."""
 
     def __init__(self, families: Iterable[Declared]) -> None:

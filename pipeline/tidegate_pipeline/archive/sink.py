@@ -88,7 +88,7 @@ def _archiver(text: str) -> Archiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WrittenSegments(WriterCommitMessage):
     """The files that one task wrote, and `master_replid` of the primaries before it read their batches."""
 
     segments: tuple[tuple[Place, Segment], ...]
@@ -126,7 +126,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._reads = reads
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenSegments:
         """One task's rows to files, on an executor; done again from the start where a task failed."""
         from tidegate_pipeline.sources.tasks import (
             unread_rows,  # decodes: the driver, where this is imported too, does not
@@ -138,7 +138,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         read_from = retry_while_unavailable(lambda: replids(client), options.retry_s)
         rows = unread_rows(iterator) if self._reads else iterator
         slices = slice_segments(rows, options.org, options.shape.segment_bytes)
-        written = Written(
+        written = WrittenSegments(
             tuple(
                 (segment_slice.place, write_segment(archive, segment_slice, options.shape)) for segment_slice in slices
             ),
@@ -152,7 +152,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         by_place: defaultdict[Place, list[Segment]] = defaultdict(list)
         read_from: dict[Place, frozenset[str]] = {}
         for message in messages:
-            if isinstance(message, Written):
+            if isinstance(message, WrittenSegments):
                 for place, segment in message.segments:
                     by_place[place].append(segment)
                     read_from[place] = read_from.get(place, message.read_from) & message.read_from

@@ -16,7 +16,7 @@ from tidegate.records.segment_file import open_archive
 from tidegate_pipeline import settings as pipeline_settings
 from tidegate_pipeline.addresses import shown
 from tidegate_pipeline.doctor import probe
-from tidegate_pipeline.doctor.findings import Finding, Severity, compared, of_redis
+from tidegate_pipeline.doctor.findings import Check, CheckStatus, compared, of_redis
 from tidegate_pipeline.java import find_java, java_version
 from tidegate_pipeline.jobs.failures import cause_of
 from tidegate_pipeline.redis_access import connect
@@ -33,7 +33,7 @@ def run_checks(config: Path | None, *, as_json: bool) -> None:
     """Run all checks and print the findings; exits with 1 on an error. Raises UsageError."""
     settings = pipeline_settings.load(config)
     java = find_java()
-    found = [Finding(Severity.OK, "Java", f"{java_version(java)} at {java}")]
+    found = [Check(CheckStatus.OK, "Java", f"{java_version(java)} at {java}")]
     if not as_json:  # spark-submit makes one stream of stdout and stderr
         typer.echo("starting Spark", err=True)
     spark = spark_session("tidegate doctor", settings.spark, log=Path(settings.log.path or log_file()))
@@ -41,7 +41,7 @@ def run_checks(config: Path | None, *, as_json: bool) -> None:
         found += all_findings(spark, settings)
     finally:
         spark.stop()
-    wrong = any(one.severity is Severity.ERROR for one in found)
+    wrong = any(one.severity is CheckStatus.ERROR for one in found)
     if as_json:
         typer.echo(json.dumps({"ok": not wrong, "findings": [asdict(one) for one in found]}, indent=2))
     else:
@@ -50,16 +50,16 @@ def run_checks(config: Path | None, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Finding]:
+def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Check]:
     """Everything that needs a session."""
-    found = [Finding(Severity.OK, "Spark", f"{spark.version}, master {spark.conf.get('spark.master')}")]
+    found = [Check(CheckStatus.OK, "Spark", f"{spark.version}, master {spark.conf.get('spark.master')}")]
     folders = {"archive": settings.archive.path, "checkpoint": settings.checkpoint.path}
     for what, path in folders.items():
         if not path:
             found.append(
-                Finding(Severity.WARNING, what, "no path is set", f"set {what}.path for the jobs that need it")
+                Check(CheckStatus.WARNING, what, "no path is set", f"set {what}.path for the jobs that need it")
             )
-    wanted = probe.Wanted(
+    wanted = probe.ProbeTargets(
         settings.redis.options["redis.url"],
         settings.redis.password_variable,
         {what: path for what, path in folders.items() if path},
@@ -72,7 +72,7 @@ def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Findin
     found += compared(driver, observed, expected)
     for what, path in wanted.folders.items():
         if not any(what in one["errors"] for one in (driver, *observed)):
-            found.append(Finding(Severity.OK, what, f"{path} can be written"))
+            found.append(Check(CheckStatus.OK, what, f"{path} can be written"))
     if "redis" not in driver["errors"]:
         found += of_redis(_facts(settings), shown(settings.redis.url))
         found.append(_source(spark, settings))
@@ -80,7 +80,7 @@ def all_findings(spark: SparkSession, settings: PipelineSettings) -> list[Findin
 
 
 @contextmanager
-def _markers(wanted: probe.Wanted) -> Iterator[dict[str, str]]:
+def _markers(wanted: probe.ProbeTargets) -> Iterator[dict[str, str]]:
     """A file of the driver's in each folder, made where it is missing; yields why one could not be written."""
     wrong = {}
     for what, path in wanted.folders.items():
@@ -99,7 +99,7 @@ def _markers(wanted: probe.Wanted) -> Iterator[dict[str, str]]:
                 files.delete_file(f"{root}/{wanted.marker}")
 
 
-def on_executors(spark: SparkSession, wanted: probe.Wanted) -> tuple[list[dict[str, Any]], int]:
+def on_executors(spark: SparkSession, wanted: probe.ProbeTargets) -> tuple[list[dict[str, Any]], int]:
     """What each executor sees, and how many there are."""
     expected = _executors(spark)
     tasks = max(spark.sparkContext.defaultParallelism, expected) * _TASKS_AN_EXECUTOR
@@ -113,7 +113,7 @@ def _executors(spark: SparkSession) -> int:
     return max(1, len(status.getExecutorInfos()) - 1)
 
 
-def _observing(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
+def _observing(wanted: probe.ProbeTargets) -> Callable[[int], dict[str, Any]]:
     """A function that is sent whole, so that it can report an executor without our package."""
     options = (wanted.redis_url, wanted.password_variable, wanted.folders, wanted.marker)
 
@@ -123,12 +123,12 @@ def _observing(wanted: probe.Wanted) -> Callable[[int], dict[str, Any]]:
         import socket
 
         try:
-            from tidegate_pipeline.doctor.probe import Wanted, observe
+            from tidegate_pipeline.doctor.probe import ProbeTargets, observe
         except ImportError as missing:
             host = socket.gethostname()
             reported = {"host": host, "process": f"{host}:{os.getcwd()}", "python": platform.python_version()}
             return reported | {"errors": {"import": str(missing)}}
-        return observe(Wanted(*options))
+        return observe(ProbeTargets(*options))
 
     return observing
 
@@ -140,7 +140,7 @@ def _facts(settings: PipelineSettings) -> dict[str, str]:
     return {name: str(value) for name, value in (first if isinstance(first, dict) else reported).items()}
 
 
-def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
+def _source(spark: SparkSession, settings: PipelineSettings) -> Check:
     """The planning process beside the driver is one more Python, and does not see --py-files."""
     try:
         events = spark.read.format("tidegate-events").options(**settings.redis.options)
@@ -148,18 +148,18 @@ def _source(spark: SparkSession, settings: PipelineSettings) -> Finding:
     except Exception as error:  # noqa: BLE001  whatever it is, it is the finding
         cause = str(cause_of(error))
         missing = "ModuleNotFoundError" in cause
-        return Finding(
-            Severity.ERROR, "sources", cause, "install the wheel where Python workers run" if missing else ""
+        return Check(
+            CheckStatus.ERROR, "sources", cause, "install the wheel where Python workers run" if missing else ""
         )
-    return Finding(Severity.OK, "sources", "tidegate-events is registered, planned and read")
+    return Check(CheckStatus.OK, "sources", "tidegate-events is registered, planned and read")
 
 
-def lines(found: list[Finding]) -> Iterator[str]:
+def lines(found: list[Check]) -> Iterator[str]:
     """For people."""
     for one in found:
         yield f"{one.severity:<8} {one.what:<12} {one.reported}"
         if one.advice:
             yield f"{'':<21} > {one.advice}"
-    errors = sum(one.severity is Severity.ERROR for one in found)
-    warnings = sum(one.severity is Severity.WARNING for one in found)
+    errors = sum(one.severity is CheckStatus.ERROR for one in found)
+    warnings = sum(one.severity is CheckStatus.WARNING for one in found)
     yield f"errors: {errors}, warnings: {warnings}"

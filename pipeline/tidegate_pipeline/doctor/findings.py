@@ -11,8 +11,8 @@ SKEW_MS_MAX: Final = 1_000
 _OPTIONAL: Final = frozenset({"numba", "deltalake", "pyiceberg", "fastavro"})
 
 
-class Severity(enum.StrEnum):
-    """How bad a finding is."""
+class CheckStatus(enum.StrEnum):
+    """The outcome of a check."""
 
     OK = "ok"
     WARNING = "warning"
@@ -20,34 +20,34 @@ class Severity(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """The result of one check; `advice` if it is not OK."""
 
-    severity: Severity
+    severity: CheckStatus
     what: str
     reported: str
     advice: str = ""
 
 
-def compared(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], expected: int) -> Iterator[Finding]:
+def compared(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]], expected: int) -> Iterator[Check]:
     """Versions and rights of the executors beside the driver's. `expected`: how many executors there are."""
     if len(executors) < expected:
-        yield Finding(Severity.WARNING, "executors", f"{len(executors)} of {expected} were reached", "run it again")
+        yield Check(CheckStatus.WARNING, "executors", f"{len(executors)} of {expected} were reached", "run it again")
     else:
-        yield Finding(Severity.OK, "executors", f"{len(executors)}: {', '.join(sorted(_hosts(executors)))}")
+        yield Check(CheckStatus.OK, "executors", f"{len(executors)}: {', '.join(sorted(_hosts(executors)))}")
     yield _same("Python", driver["python"], [one["python"] for one in executors], minor_only=True)
     able = [one for one in executors if "tidegate" in one]
     for one in executors:
         if one not in able:
             text = f"cannot be imported on {one['host']}: {one['errors']['import']}"
             advice = "install the wheel there, in the image or a packed environment; --py-files is not enough"
-            yield Finding(Severity.ERROR, "tidegate", text, advice)
+            yield Check(CheckStatus.ERROR, "tidegate", text, advice)
     if able:
         yield _same("tidegate", driver["tidegate"], [one["tidegate"] for one in able])
     yield _packages(driver["packages"], [one["packages"] for one in able])
     for what in dict.fromkeys(name for one in [driver, *able] for name in one["errors"]):
         for where, text in _reported(driver, able, what):
-            yield Finding(Severity.ERROR, what, f"{where}: {text}", _ADVICE.get(what, ""))
+            yield Check(CheckStatus.ERROR, what, f"{where}: {text}", _ADVICE.get(what, ""))
     yield from _clocks(driver, able)
 
 
@@ -72,17 +72,17 @@ def _reported(
         yield f"executors on {', '.join(sorted(hosts))}", text
 
 
-def _same(what: str, driver: str, executors: Sequence[str], *, minor_only: bool = False) -> Finding:
+def _same(what: str, driver: str, executors: Sequence[str], *, minor_only: bool = False) -> Check:
     def compared(version: str) -> str:
         return ".".join(version.split(".")[:2]) if minor_only else version
 
     others = sorted({version for version in executors if compared(version) != compared(driver)})
     if not others:
-        return Finding(Severity.OK, what, driver)
-    return Finding(Severity.ERROR, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")
+        return Check(CheckStatus.OK, what, driver)
+    return Check(CheckStatus.ERROR, what, f"{driver} on the driver, {', '.join(others)} on executors", "use one image")
 
 
-def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]]) -> Finding:
+def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]]) -> Check:
     differing = []
     for package in sorted({name for found in (driver, *executors) for name in found}):
         found = {here.get(package, "missing") for here in (driver, *executors)}
@@ -90,37 +90,39 @@ def _packages(driver: Mapping[str, str], executors: Sequence[Mapping[str, str]])
             differing.append(f"{package} {' and '.join(sorted(found))}")
     if differing:
         hard = [reported for reported in differing if reported.split()[0] not in _OPTIONAL]
-        return Finding(Severity.ERROR if hard else Severity.WARNING, "packages", "; ".join(differing), "use one image")
+        return Check(
+            CheckStatus.ERROR if hard else CheckStatus.WARNING, "packages", "; ".join(differing), "use one image"
+        )
     reported = ", ".join(f"{name} {version}" for name, version in driver.items())
-    return Finding(Severity.OK, "packages", reported)
+    return Check(CheckStatus.OK, "packages", reported)
 
 
-def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+def _clocks(driver: Mapping[str, Any], executors: Sequence[Mapping[str, Any]]) -> Iterator[Check]:
     skews = [one["clock_skew_ms"] for one in (driver, *executors) if "clock_skew_ms" in one]
     if not skews:
         return
     worst = max(skews, key=abs)
     reported = f"at most {abs(worst)} ms from Redis's"
     if abs(worst) > SKEW_MS_MAX:
-        yield Finding(Severity.WARNING, "clocks", reported, "lag in time compares clocks: run NTP on every machine")
+        yield Check(CheckStatus.WARNING, "clocks", reported, "lag in time compares clocks: run NTP on every machine")
     else:
-        yield Finding(Severity.OK, "clocks", reported)
+        yield Check(CheckStatus.OK, "clocks", reported)
 
 
-def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Finding]:
+def of_redis(facts: Mapping[str, str], url: str) -> Iterator[Check]:
     """From INFO: eviction and persistence."""
     name = "Valkey" if "valkey_version" in facts else "Redis"
     version = facts.get("valkey_version") or facts.get("redis_version", "?")
-    yield Finding(Severity.OK, "redis", f"{name} {version} at {url}")
+    yield Check(CheckStatus.OK, "redis", f"{name} {version} at {url}")
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
-        yield Finding(
-            Severity.ERROR, "eviction", f"maxmemory-policy is {policy}: records will be lost", "set noeviction"
+        yield Check(
+            CheckStatus.ERROR, "eviction", f"maxmemory-policy is {policy}: records will be lost", "set noeviction"
         )
     if int(facts.get("maxmemory", 0)) == 0:
-        yield Finding(Severity.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
+        yield Check(CheckStatus.WARNING, "memory", "maxmemory is 0: the machine's end is the server's", "set maxmemory")
     if facts.get("aof_enabled") != "1":
         reported = (
             "appendonly is off: a restart loses all writes after the last snapshot; queries then find lower offsets"
         )
-        yield Finding(Severity.WARNING, "persistence", reported, "set appendonly yes")
+        yield Check(CheckStatus.WARNING, "persistence", reported, "set appendonly yes")

@@ -26,7 +26,7 @@ PACKAGES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ProbeTargets:
     """What to look for; without secrets, for tasks carry it. `redis_url` is empty where each process finds its own.
 
     `folders`: what -> path or URI. `marker` is the name of a file that the driver puts there.
@@ -38,7 +38,7 @@ class Wanted:
     marker: str
 
 
-def observe(wanted: Wanted) -> dict[str, Any]:
+def observe(wanted: ProbeTargets) -> dict[str, Any]:
     """All observations; failures are texts under `errors`."""
     wrong: dict[str, str] = {}
     reported: dict[str, Any] = {
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def clock_skew_ms(wanted: Wanted) -> int:
+def clock_skew_ms(wanted: ProbeTargets) -> int:
     """How far this clock is ahead of Redis's."""
     client = connect_by_option(wanted.redis_url, wanted.password_variable)
     client.ping()

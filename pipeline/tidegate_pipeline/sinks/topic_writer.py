@@ -39,7 +39,7 @@ class RunningTask:
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class TaskTransaction(WriterCommitMessage):
     """What a task wrote: nothing if it had no rows, or if its micro-batch was decided before."""
 
     query_id: str = ""
@@ -58,15 +58,15 @@ class _Writer:
         check_columns(schema, options.topic)
         self._options = options
 
-    def _write(self, iterator: Iterator[pa.RecordBatch], task: RunningTask, name: str) -> Written:
+    def _write(self, iterator: Iterator[pa.RecordBatch], task: RunningTask, name: str) -> TaskTransaction:
         """Produce a task's rows; `name` is that of the query."""
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)
         if first is None:
-            return Written()
+            return TaskTransaction()
         options = self._options
         if task.query_id and options.is_transactional and asyncio.run(self._is_decided(task, name)):
-            return Written(query_id=task.query_id, is_decided=True)
+            return TaskTransaction(query_id=task.query_id, is_decided=True)
         transactional_id = f"{name}-{task.number}-{task.attempt}" if options.is_transactional else None
         with TaskProducer(options, transactional_id, first_sticky=task.number) as producer:
             for batch in chain([first], batches):
@@ -74,7 +74,7 @@ class _Writer:
                     producer.send(record)
             producer.flush()
             prepared = producer.prepared() if options.is_transactional else None
-            return Written(task.query_id, prepared, frozenset(producer.touched))
+            return TaskTransaction(task.query_id, prepared, frozenset(producer.touched))
 
     async def _is_decided(self, task: RunningTask, name: str) -> bool:
         """To be asked before there is a producer: its start aborts what its transactional id left open."""
@@ -98,7 +98,7 @@ class TopicWriter(_Writer, DataSourceArrowWriter):
         super().__init__(options, schema, overwrite)
         self._name = f"{options.id_prefix}-{uuid.uuid4()}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskTransaction:
         """One task."""
         task = running_task()
         return self._write(iterator, RunningTask(task.number, task.attempt), self._name)
@@ -127,25 +127,25 @@ class TopicWriter(_Writer, DataSourceArrowWriter):
 class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A stream: each micro-batch once."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskTransaction:
         """One task."""
         task = running_task()
         return self._write(iterator, task, self._name(task.query_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks of a micro-batch have ended. Raises DataLoss, PipelineError."""
-        written = [message for message in messages if isinstance(message, Written) and message.query_id]
+        written = [message for message in messages if isinstance(message, TaskTransaction) and message.query_id]
         if not (self._options.is_transactional and written):
             return
         asyncio.run(self._commit(written, batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """A task or the commit failed: what is not decided is aborted."""
-        written = [message for message in messages if isinstance(message, Written) and message.query_id]
+        written = [message for message in messages if isinstance(message, TaskTransaction) and message.query_id]
         if self._options.is_transactional and written:
             asyncio.run(self._abort(written, batchId))
 
-    async def _commit(self, written: list[Written], batch_id: int) -> None:
+    async def _commit(self, written: list[TaskTransaction], batch_id: int) -> None:
         decided = {message.is_decided for message in written}
         if len(decided) > 1:
             raise PipelineError(f"micro-batch {batch_id}: another query with this checkpoint writes at the same time")
@@ -159,7 +159,7 @@ class TopicStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 is_decided=decided == {True},
             )
 
-    async def _abort(self, written: list[Written], batch_id: int) -> None:
+    async def _abort(self, written: list[TaskTransaction], batch_id: int) -> None:
         async with connected(self._options) as client:
             decision = await client.decided(self._name(written[0].query_id))
             if decision is None or decision.batch_id < batch_id:
@@ -181,8 +181,8 @@ def running_task() -> RunningTask:
     return RunningTask(context.partitionId(), context.attemptNumber(), query_id, int(batch_id))
 
 
-def _prepared(messages: list[WriterCommitMessage | None] | list[Written]) -> list[PreparedTransaction]:
-    return [one.transaction for one in messages if isinstance(one, Written) and one.transaction is not None]
+def _prepared(messages: list[WriterCommitMessage | None] | list[TaskTransaction]) -> list[PreparedTransaction]:
+    return [one.transaction for one in messages if isinstance(one, TaskTransaction) and one.transaction is not None]
 
 
 async def _end_all(options: SinkOptions, prepared: list[PreparedTransaction], *, is_commit: bool) -> list[bool]:

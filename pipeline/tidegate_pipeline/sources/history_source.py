@@ -49,7 +49,7 @@ TASKS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GroupFilter:
     """Which groups: the one of a name, those of an organisation; None for all."""
 
     group: str | None = None
@@ -75,7 +75,7 @@ class HistoryOptions:
         self.starting_timestamp = given.integer("startingTimestamp", 0)
         self.max_entries = given.integer("maxEntriesPerTrigger", 1) or max_entries
         self.fail_on_data_loss = given.flag("failOnDataLoss", True)
-        self.wanted = Wanted(given.optional_text("group"), given.optional_text("org"))
+        self.wanted = GroupFilter(given.optional_text("group"), given.optional_text("org"))
         if self.starting and self.starting_timestamp is not None:
             raise UsageError("startingOffsets or startingTimestamp, not both")
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from tidegate.store.keys import ClusterKeys
 from tidegate_pipeline.redis_access import Client
 from tidegate_pipeline.sources.capped_streams import Fields
-from tidegate_pipeline.sources.history_source import HistorySource, Wanted, time_ms
+from tidegate_pipeline.sources.history_source import GroupFilter, HistorySource, time_ms
 from tidegate_pipeline.spark_errors import reports_one_line
 
 SCHEMA: Final = (
@@ -57,7 +57,7 @@ class UsageSource(HistorySource):
             fields.get(b"broker", b"").decode(),
         )
         wanted = self.settings.wanted
-        if wanted == Wanted():
+        if wanted == GroupFilter():
             yield (*head, *[None] * (3 + _SERVED + _HELD + _COMMITS))
         topics, held, groups = (json.loads(fields.get(name, b"{}")) for name in (b"topics", b"held", b"groups"))
         for name in sorted({*topics, *held}):

@@ -31,7 +31,7 @@ HELD_BYTES_MAX: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What a task wrote: files, and for each (topic, partition) its first and last offset."""
 
     files: tuple[DataFile, ...]
@@ -74,13 +74,13 @@ class IcebergWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: IcebergPlan) -> None:
         self._plan = plan
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """One task's rows to files, those left out that the table has."""
         return _Task(self._plan).run(iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """One snapshot of the table. Raises ArchiveConflict where another query wrote the same offsets."""
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, WrittenFiles)]
         files = [file for message in written for file in message.files]
         if not files:
             return
@@ -97,7 +97,7 @@ class IcebergWriter(DataSourceStreamArrowWriter):
         """Nothing: files that no snapshot names do not count."""
 
 
-def _joined(written: Sequence[Written]) -> dict[Place, tuple[int, int]]:
+def _joined(written: Sequence[WrittenFiles]) -> dict[Place, tuple[int, int]]:
     ranges: dict[Place, tuple[int, int]] = {}
     for message in written:
         for place, (first, last) in message.ranges.items():
@@ -120,7 +120,7 @@ class _Task:
         self._held: list[pa.Table] = []
         self._files: list[DataFile] = []
 
-    def run(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def run(self, iterator: Iterator[pa.RecordBatch]) -> WrittenFiles:
         """Every row that the table has not."""
         for batch in iterator:
             rows = pa.Table.from_batches([batch]).select(self._plan.columns.names).cast(self._plan.columns)
@@ -131,7 +131,7 @@ class _Task:
             if sum(table.nbytes for table in self._held) >= HELD_BYTES_MAX:
                 self._flush()
         self._flush()
-        return Written(tuple(self._files), self._ranges)
+        return WrittenFiles(tuple(self._files), self._ranges)
 
     def _take(self, place: Place, rows: pa.Table) -> None:
         topic, partition = place

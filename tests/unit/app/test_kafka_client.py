@@ -10,12 +10,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tidegate.cli.client import group_operations, kafka_client
-from tidegate.cli.client.kafka_client import LATEST, KafkaClient, Topic
+from tidegate.cli.client.kafka_client import LATEST, KafkaClient, TopicLeaders
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import Brokers
 from tidegate.protocol.api_keys import ApiKey
 
-TOPICS = {"orders": Topic("orders", {0: 1, 1: 2, 2: -1})}
+TOPICS = {"orders": TopicLeaders("orders", {0: 1, 1: 2, 2: -1})}
 WANTED = {("orders", index): LATEST for index in range(3)}
 
 Serve = Callable[[str, int, dict[str, Any]], Any]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.cli.client.last_records import Page, offset_of_last
+from tidegate.cli.client.last_records import FetchedOffsets, offset_of_last
 
 SIZE = 1_000
 PAGE_RECORDS = 100
@@ -22,11 +22,11 @@ class Log:
         self._offsets, self._size = sorted(offsets), size
         self.reads = 0
 
-    async def read(self, offset: int) -> Page:
+    async def read(self, offset: int) -> FetchedOffsets:
         self.reads += 1
         first = bisect_left(self._offsets, offset)
         found = self._offsets[first : first + PAGE_RECORDS]
-        return Page(found, found[-1] + 1 if found else offset, len(found) * self._size)
+        return FetchedOffsets(found, found[-1] + 1 if found else offset, len(found) * self._size)
 
     async def last(self, count: int) -> int:
         end = self._offsets[-1] + 1 if self._offsets else 0

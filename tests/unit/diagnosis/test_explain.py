@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.diagnosis.explain import Finding, Partition, Severity, explain, summary
+from tidegate.diagnosis.explain import GroupFinding, GroupSeverity, Partition, explain, summary
 from tidegate.diagnosis.group_events import Event
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot, PendingMemberSnapshot
 
@@ -101,16 +101,16 @@ def findings(
     *events: Event,
     partitions: tuple[Partition, ...] = (partition(),),
     topics: frozenset[str] = TOPICS,
-) -> list[Finding]:
+) -> list[GroupFinding]:
     return explain(of, partitions, events, topics)
 
 
-def kinds(found: list[Finding]) -> set[str]:
+def kinds(found: list[GroupFinding]) -> set[str]:
     """What is said, but for how the last rebalance went."""
     return {finding.kind for finding in found} - {"last_rebalance"}
 
 
-def the(found: list[Finding], kind: str) -> Finding:
+def the(found: list[GroupFinding], kind: str) -> GroupFinding:
     (one,) = [finding for finding in found if finding.kind == kind]
     return one
 
@@ -132,7 +132,7 @@ def test_explain_names_members_missing_from_a_join_barrier() -> None:
     silent = member("b", phase="missing", last_contact_ms=NOW - 65_000, session_ends_ms=NOW + 5_000)
     found = the(findings(joining(member("a", phase="joined", last_contact_ms=None), silent)), "join_barrier_open")
 
-    assert found.severity is Severity.STUCK
+    assert found.severity is GroupSeverity.STUCK
     assert found.sentence == ("The join barrier is open for 1 min: 1 of 2 members has not rejoined: b at 10.0.0.1.")
     assert found.evidence[0].startswith("b-id of b at 10.0.0.1: last request 1 min 5 s ago, silent since")
     assert "in 30 s" in found.evidence[1] and "removed" in found.evidence[1]
@@ -143,7 +143,7 @@ def test_young_barrier_is_no_trouble() -> None:
     late = member("b", phase="missing", last_contact_ms=NOW - 1_500)
     found = findings(joining(member("a", phase="joined", last_contact_ms=None), late, age_ms=2_000))
 
-    assert the(found, "join_barrier_open").severity is Severity.NOTE
+    assert the(found, "join_barrier_open").severity is GroupSeverity.NOTE
     assert kinds(found) == {"join_barrier_open"}
 
 
@@ -171,7 +171,7 @@ def test_static_members_are_not_removed_at_the_end_of_a_barrier() -> None:
 def test_initial_delay_is_no_trouble() -> None:
     new = joining(member("a", phase="joined", last_contact_ms=None), prev_state="Empty", age_ms=60_000)
 
-    assert [finding.severity for finding in findings(new) if finding.kind == "initial_delay"] == [Severity.NOTE]
+    assert [finding.severity for finding in findings(new) if finding.kind == "initial_delay"] == [GroupSeverity.NOTE]
 
 
 def test_ids_issued_and_not_used() -> None:
@@ -181,7 +181,7 @@ def test_ids_issued_and_not_used() -> None:
     )
     found = the(findings(waiting), "ids_not_used")
 
-    assert found.severity is Severity.STUCK
+    assert found.severity is GroupSeverity.STUCK
     assert "b at 10.0.0.2" in found.sentence
 
 
@@ -197,7 +197,7 @@ def test_leader_that_has_not_assigned() -> None:
     )
     found = the(findings(waiting), "sync_barrier_open")
 
-    assert found.severity is Severity.STUCK
+    assert found.severity is GroupSeverity.STUCK
     assert "a at 10.0.0.1 leads generation 7" in found.sentence
     assert found.evidence[:3] == (
         "a-id: last request 400 ms ago",
@@ -246,7 +246,7 @@ def test_twice_is_no_loop() -> None:
 def test_explain_ended_crash_loop_is_a_note() -> None:
     old = [replace(one, time_ms=one.time_ms - 15 * 60_000) for one in rounds("leader_rejoined", 3)]
 
-    assert the(findings(snapshot(member("a")), *old), "rebalance_loop").severity is Severity.NOTE
+    assert the(findings(snapshot(member("a")), *old), "rebalance_loop").severity is GroupSeverity.NOTE
 
 
 def test_explain_old_events_are_omitted() -> None:
@@ -425,7 +425,7 @@ def test_explain_members_left_with_lag_is_a_note() -> None:
         "empty_with_lag",
     )
 
-    assert found.severity is Severity.NOTE
+    assert found.severity is GroupSeverity.NOTE
     assert found.sentence == "The group has had no members for 1 h, and 50 records wait."
     assert found.evidence[1].startswith("the last member that left: a at 10.0.0.1 left by itself")
     assert "while it is not polled" in found.advice
@@ -433,9 +433,9 @@ def test_explain_members_left_with_lag_is_a_note() -> None:
 
 @pytest.mark.parametrize(
     ("empty_ms", "severity"),
-    [(4_999, Severity.NOTE), (5_000, Severity.TROUBLE), (24 * HOUR_MS, Severity.NOTE)],
+    [(4_999, GroupSeverity.NOTE), (5_000, GroupSeverity.TROUBLE), (24 * HOUR_MS, GroupSeverity.NOTE)],
 )
-def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, severity: Severity) -> None:
+def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, severity: GroupSeverity) -> None:
     empty = snapshot(state="Empty", state_since_ms=NOW - empty_ms)
     expired = event("member_expired", empty_ms, cause="session_timed_out")
 
@@ -447,13 +447,13 @@ def test_explain_members_expired_with_lag_is_trouble_for_a_day(empty_ms: int, se
 @pytest.mark.parametrize(
     ("commit_age_ms", "kind", "severity"),
     [
-        (299_999, "commits_without_members", Severity.NOTE),
-        (300_000, "empty_with_lag", Severity.TROUBLE),
-        (24 * HOUR_MS, "empty_with_lag", Severity.NOTE),
+        (299_999, "commits_without_members", GroupSeverity.NOTE),
+        (300_000, "empty_with_lag", GroupSeverity.TROUBLE),
+        (24 * HOUR_MS, "empty_with_lag", GroupSeverity.NOTE),
     ],
 )
 def test_explain_readers_without_members_are_judged_by_their_last_commit(
-    protocol_type: str, commit_age_ms: int, kind: str, severity: Severity
+    protocol_type: str, commit_age_ms: int, kind: str, severity: GroupSeverity
 ) -> None:
     empty = snapshot(state="Empty", state_since_ms=NOW - 48 * HOUR_MS, protocol_type=protocol_type)
     reads = partition(log_end=150, owner=None, commit_ms=NOW - commit_age_ms)
@@ -492,7 +492,7 @@ def test_members_without_partitions() -> None:
     idle = snapshot(member("a"), member("b", owned={}))
     found = the(findings(idle), "idle_members")
 
-    assert found.severity is Severity.NOTE
+    assert found.severity is GroupSeverity.NOTE
     assert "1 of 2 members owns no partition: the topics they share have 1 partition." in found.sentence
 
 
@@ -513,7 +513,7 @@ def test_partitions_without_members() -> None:
 def test_topic_that_is_missing() -> None:
     found = the(findings(snapshot(member("a", topics=frozenset({"odrers"}), owned={})), partitions=()), "topic_missing")
 
-    assert found.severity is Severity.STUCK
+    assert found.severity is GroupSeverity.STUCK
     assert "odrers, which does not exist" in found.sentence
 
 
@@ -560,4 +560,4 @@ def test_explain_lists_the_worst_first() -> None:
     found = findings(waiting, *rounds("leader_rejoined", 3), partitions=(partition(log_end=50),))
 
     assert [finding.severity for finding in found] == sorted((one.severity for one in found), reverse=True)
-    assert found[0].kind == "join_barrier_open" and found[-1].severity is Severity.NOTE
+    assert found[0].kind == "join_barrier_open" and found[-1].severity is GroupSeverity.NOTE

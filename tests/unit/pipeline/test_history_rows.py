@@ -23,7 +23,7 @@ from tidegate_pipeline.sources.capped_streams import (
     to_offsets,
 )
 from tidegate_pipeline.sources.events import SCHEMA, EventsSource, event_row
-from tidegate_pipeline.sources.history_source import HistoryOptions, Wanted
+from tidegate_pipeline.sources.history_source import GroupFilter, HistoryOptions
 from tidegate_pipeline.sources.lag import SCHEMA as LAG_SCHEMA
 from tidegate_pipeline.sources.lag import LagSource
 
@@ -159,5 +159,5 @@ def test_options_have_no_case_and_defaults() -> None:
     options = HistoryOptions({"REDIS.URL": "redis://r:1/2", "Group": "g", "failondataloss": "FALSE"})
 
     assert (options.url, options.prefix, options.fail_on_data_loss) == ("redis://r:1/2", "tidegate", False)
-    assert options.wanted == Wanted("g") and not options.wanted.holds("h", "default")
+    assert options.wanted == GroupFilter("g") and not options.wanted.holds("h", "default")
     assert EventsSource({}).settings.max_entries == 100_000

@@ -26,7 +26,7 @@ from tidegate.cli.client import group_operations
 from tidegate.cli.client.described_groups import SHARE, type_of
 from tidegate.cli.client.group_guard import Guard, identities
 from tidegate.cli.client.group_requests import Commit, Place
-from tidegate.cli.client.kafka_client import KafkaClient, Topic, own_name
+from tidegate.cli.client.kafka_client import KafkaClient, TopicLeaders, own_name
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.output import Column, as_csv
 from tidegate.cli.places import Brokers
@@ -131,7 +131,7 @@ class _KafkaOffsets:
 
     kafka: KafkaClient
     is_share: bool = False
-    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topics: Mapping[str, TopicLeaders] = field(default_factory=dict)
 
     async def committed(self, group_id: str) -> Mapping[Place, int]:
         if self.is_share:

@@ -40,7 +40,7 @@ _AGAIN: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicLeaders:
     """A topic from Metadata: partition -> node id of its leader."""
 
     name: str
@@ -149,7 +149,7 @@ class KafkaClient:
         known = self._brokers.get(node_id)
         return await (await self._at(known)).ask(api, **values) if known else await self.ask(api, **values)
 
-    async def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+    async def topics(self, names: Iterable[str] | None = None) -> dict[str, TopicLeaders]:
         """Existing topics, of `names` or all; creates none."""
         part = request(ApiKey.METADATA).MetadataRequestTopic
         answer = await self.ask(
@@ -162,7 +162,7 @@ class KafkaClient:
         self.listed, self.cluster_id = answer.brokers, answer.cluster_id
         self._brokers = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
         return {
-            topic.name: Topic(topic.name, {one.partition_index: one.leader_id for one in topic.partitions})
+            topic.name: TopicLeaders(topic.name, {one.partition_index: one.leader_id for one in topic.partitions})
             for topic in answer.topics
             if topic.error_code is ErrorCode.none
         }
@@ -172,14 +172,14 @@ class KafkaClient:
         await self.topics([])
         return self.cluster_id
 
-    async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+    async def offsets_at(self, wanted: Mapping[Place, int], topics: Mapping[str, TopicLeaders]) -> dict[Place, int]:
         """ListOffsets of existing partitions at a timestamp, ms, EARLIEST or LATEST; -1 without a later record."""
         found = await self.offsets_known(wanted, topics)
         if missing := [f"{topic} {index}" for topic, index in sorted(wanted.keys() - found.keys())]:
             raise CommandFailed(f"no broker returns the offsets of {listed(missing)}")
         return found
 
-    async def offsets_known(self, wanted: Mapping[Place, int], topics: Mapping[str, Topic]) -> dict[Place, int]:
+    async def offsets_known(self, wanted: Mapping[Place, int], topics: Mapping[str, TopicLeaders]) -> dict[Place, int]:
         """`offsets_at`, without the partitions whose offsets are unavailable."""
         by_leader: dict[int, dict[Place, int]] = defaultdict(dict)
         for place, timestamp in wanted.items():

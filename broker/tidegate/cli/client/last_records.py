@@ -9,7 +9,7 @@ _READ_BYTES_MAX: Final = 1 << 20
 _FACTOR: Final = 4
 
 
-class Page(NamedTuple):
+class FetchedOffsets(NamedTuple):
     """The offsets of the records that one Fetch returned, the offset after them, and their bytes."""
 
     offsets: Sequence[int]
@@ -17,7 +17,7 @@ class Page(NamedTuple):
     size: int
 
 
-ReadPage = Callable[[int], Awaitable[Page]]
+ReadPage = Callable[[int], Awaitable[FetchedOffsets]]
 """Fetches from an offset on; a page without records ends at that offset."""
 
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, Topic
+from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, TopicLeaders
 from tidegate.cli.client.kafka_wire import request
-from tidegate.cli.client.last_records import Page, offset_of_last
+from tidegate.cli.client.last_records import FetchedOffsets, offset_of_last
 from tidegate.cli.client.topic_requests import described
 from tidegate.cli.failures import CommandFailed
 from tidegate.cli.places import Brokers
@@ -86,7 +86,7 @@ class Tail:
         self._ends = await self._at(kafka, topic, chosen, LATEST)
         self._next = await self._starts(kafka, topic, chosen)
 
-    async def _starts(self, kafka: KafkaClient, topic: Topic, chosen: Iterable[int]) -> dict[int, int]:
+    async def _starts(self, kafka: KafkaClient, topic: TopicLeaders, chosen: Iterable[int]) -> dict[int, int]:
         if self.start == "latest":
             return dict(self._ends)
         earliest = await self._at(kafka, topic, chosen, EARLIEST)
@@ -106,13 +106,13 @@ class Tail:
     async def _last(self, kafka: KafkaClient, leader: int, index: int, count: int, earliest: int) -> int:
         """The offset of the `count`th last record of a partition."""
 
-        async def read(offset: int) -> Page:
+        async def read(offset: int) -> FetchedOffsets:
             ((_, records, following, size),) = await self._fetch(kafka, leader, {index: offset})
-            return Page([one.offset for one in records], following, size)
+            return FetchedOffsets([one.offset for one in records], following, size)
 
         return await offset_of_last(count, earliest, self._ends[index], read)
 
-    async def _at(self, kafka: KafkaClient, topic: Topic, chosen: Iterable[int], moment: int) -> dict[int, int]:
+    async def _at(self, kafka: KafkaClient, topic: TopicLeaders, chosen: Iterable[int], moment: int) -> dict[int, int]:
         wanted = {(topic.name, index): moment for index in chosen}
         return {index: offset for (_, index), offset in (await kafka.offsets_at(wanted, {topic.name: topic})).items()}
 

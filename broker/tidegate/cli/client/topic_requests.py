@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, Topic, error_at
+from tidegate.cli.client.kafka_client import EARLIEST, LATEST, KafkaClient, TopicLeaders, error_at
 from tidegate.cli.client.kafka_wire import request
 from tidegate.cli.client.record_topics import record_count, record_topics
 from tidegate.cli.failures import CommandFailed
@@ -22,7 +22,7 @@ _SET, _DELETE = 0, 1
 _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "broker", 5: "default", 6: "logger"}
 
 
-async def described(kafka: KafkaClient, name: str) -> Topic:
+async def described(kafka: KafkaClient, name: str) -> TopicLeaders:
     """A topic. Raises CommandFailed when it does not exist."""
     found = await kafka.topics([name])
     if name not in found:
@@ -30,7 +30,7 @@ async def described(kafka: KafkaClient, name: str) -> Topic:
     return found[name]
 
 
-async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[dict[str, Any]]:
+async def partition_rows(kafka: KafkaClient, topics: Mapping[str, TopicLeaders]) -> list[dict[str, Any]]:
     """Each partition: leader, log start, end, number of records (None when unavailable), in order."""
     places = [(topic.name, index) for topic in topics.values() for index in sorted(topic.leaders)]
     starts = await kafka.offsets_known(dict.fromkeys(places, EARLIEST), topics)
@@ -52,7 +52,7 @@ async def partition_rows(kafka: KafkaClient, topics: Mapping[str, Topic]) -> lis
     return rows
 
 
-async def with_errors(kafka: KafkaClient, topic: Topic, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+async def with_errors(kafka: KafkaClient, topic: TopicLeaders, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with the error that a consumer at the end gets, None for none."""
 
     async def error(row: dict[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.cli.client.group_requests import Place, by_topic
-from tidegate.cli.client.kafka_client import KafkaClient, Topic, raise_for
+from tidegate.cli.client.kafka_client import KafkaClient, TopicLeaders, raise_for
 from tidegate.cli.client.kafka_wire import request
 from tidegate.cli.failures import CommandFailed
 from tidegate.protocol.api_keys import ApiKey
@@ -119,7 +119,7 @@ async def hanging(kafka: KafkaClient, older_than_ms: int, names: Sequence[str] |
     ]
 
 
-async def open_producers(kafka: KafkaClient, topics: Mapping[str, Topic]) -> list[tuple[Place, dict[str, Any]]]:
+async def open_producers(kafka: KafkaClient, topics: Mapping[str, TopicLeaders]) -> list[tuple[Place, dict[str, Any]]]:
     """The producers with an open transaction, by partition. Raises CommandFailed."""
     by_leader: dict[int, list[Place]] = {}
     for topic in topics.values():
@@ -165,7 +165,7 @@ async def abort_hanging(kafka: KafkaClient, topic: str, partition: int, start_of
     if topic not in topics or partition not in topics[topic].leaders:
         raise CommandFailed(f"there is no partition {topic}-{partition}")
     leader = topics[topic].leaders[partition]
-    only = Topic(topic, {partition: leader})
+    only = TopicLeaders(topic, {partition: leader})
     rows = [row for _, row in await open_producers(kafka, {topic: only}) if row["start_offset"] == start_offset]
     if not rows:
         raise CommandFailed(f"no transaction of {topic}-{partition} begins at offset {start_offset}")

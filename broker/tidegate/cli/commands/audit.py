@@ -40,12 +40,12 @@ def audit(
     output: Output = Form.TABLE,
 ) -> None:
     """Print the brokers' security audit, oldest event first; JSON has the form of OCSF."""
-    from tidegate.audit.reading import Wanted
+    from tidegate.audit.reading import EventFilter
     from tidegate.cli.client.redis_access import connected
     from tidegate.cli.output import write_rows
     from tidegate.store.keys import ClusterKeys
 
-    stream, wanted = ClusterKeys(server.prefix).audit_events, Wanted(user or "", failed)
+    stream, wanted = ClusterKeys(server.prefix).audit_events, EventFilter(user or "", failed)
     with connected(server) as client:
         newest = client.xrevrange(stream, count=1)
         found = []

@@ -60,7 +60,7 @@ def tail(
     from tidegate.cli.client.decoding import Decode
     from tidegate.cli.client.tail_reading import Tail
 
-    wanted = Wanted(key, grep)
+    wanted = PrintedRecords(key, grep)
     reading = Tail(brokers, topic, start, frozenset(partition or ()), follow)
     if decode not in list(Decode):
         raise CommandFailed(f"--decode {decode}: not {', '.join(Decode)}")
@@ -71,7 +71,7 @@ def tail(
         raise typer.Exit(0 if follow else INTERRUPTED) from None
 
 
-async def _print(reading: Tail, wanted: Wanted, count: int | None, show: Printer) -> None:
+async def _print(reading: Tail, wanted: PrintedRecords, count: int | None, show: Printer) -> None:
     shown = 0
     async with aclosing(reading.records()) as records:
         async for found in _noted(reading, records):
@@ -89,7 +89,7 @@ async def _noted(reading: Tail, records: AsyncGenerator[Found, None]) -> AsyncIt
         yield found
 
 
-class Wanted:
+class PrintedRecords:
     """Selects the records to print."""
 
     def __init__(self, key: str | None, pattern: str | None) -> None:

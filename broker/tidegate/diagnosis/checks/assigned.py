@@ -7,8 +7,8 @@ from typing import Final
 
 from tidegate.diagnosis.checks.finding import (
     SOON_MS,
-    Finding,
-    Severity,
+    GroupFinding,
+    GroupSeverity,
     evicting,
     few,
     last_contact_text,
@@ -23,7 +23,7 @@ _FENCED_SHOWN_MS: Final = 600_000
 """Age up to which a member that did not confirm a revocation is reported."""
 
 
-def reconciling(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+def reconciling(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[GroupFinding]:
     """Why members of a KIP-848 or streams group do not have their target assignment yet."""
     if snapshot.type not in _TYPES or snapshot.target_epoch is None:
         return []
@@ -37,13 +37,13 @@ def reconciling(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Findin
     return found + _fenced(snapshot, events)
 
 
-def _no_target(snapshot: GroupSnapshot) -> list[Finding]:
+def _no_target(snapshot: GroupSnapshot) -> list[GroupFinding]:
     if not snapshot.members or snapshot.generation == snapshot.target_epoch:
         return []
     return [
-        Finding(
+        GroupFinding(
             "no_target_assignment",
-            Severity.NOTE if snapshot.now_ms - snapshot.state_since_ms < SOON_MS else Severity.TROUBLE,
+            GroupSeverity.NOTE if snapshot.now_ms - snapshot.state_since_ms < SOON_MS else GroupSeverity.TROUBLE,
             f"The target assignment of group epoch {snapshot.generation} is not computed: the members have that of "
             f"epoch {snapshot.target_epoch}.",
             (f"consumer.assignment.interval.ms is {snapshot.configs.get('consumer.assignment.interval.ms', '0')}",),
@@ -52,7 +52,7 @@ def _no_target(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _unconfirmed(snapshot: GroupSnapshot) -> list[Finding]:
+def _unconfirmed(snapshot: GroupSnapshot) -> list[GroupFinding]:
     revoking = [member for member in snapshot.members if member.phase == "revoking"]
     if not revoking:
         return []
@@ -63,9 +63,9 @@ def _unconfirmed(snapshot: GroupSnapshot) -> list[Finding]:
         f" {listed(map(named, blocked.values()))} {either(len(blocked), 'waits', 'wait')} for it." if blocked else ""
     )
     return [
-        Finding(
+        GroupFinding(
             "revocation_unconfirmed",
-            Severity.TROUBLE if late else Severity.NOTE,
+            GroupSeverity.TROUBLE if late else GroupSeverity.NOTE,
             f"{listed(map(named, revoking))} {either(len(revoking), 'has', 'have')} not confirmed to have given up "
             f"{listed([text for member in revoking for text in _texts(member.revoking or {})])}.{waiting}",
             few(_revocation(snapshot, member, waits[member.member_id]) for member in revoking),
@@ -97,15 +97,15 @@ def _waiting_for(snapshot: GroupSnapshot, holder: MemberSnapshot) -> list[Member
     ]
 
 
-def _held_by_away(snapshot: GroupSnapshot) -> list[Finding]:
+def _held_by_away(snapshot: GroupSnapshot) -> list[GroupFinding]:
     """Static members that left for a while keep their partitions, which nobody reads."""
     away = [member for member in snapshot.members if member.phase == "away" and member.owned and member.instance_id]
     if not away:
         return []
     return [
-        Finding(
+        GroupFinding(
             "static_member_away",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"{listed(map(named, away))} left for a while and {either(len(away), 'keeps', 'keep')} "
             f"{either(len(away), 'its', 'their')} partitions, which nobody reads meanwhile.",
             few(
@@ -118,15 +118,15 @@ def _held_by_away(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _awaiting_successors(snapshot: GroupSnapshot) -> list[Finding]:
+def _awaiting_successors(snapshot: GroupSnapshot) -> list[GroupFinding]:
     """Partitions of members that left, which wait for new ones with their client ids (tidegate.rollout.grace.ms)."""
     left = [member for member in snapshot.members if member.phase == "away" and member.revoke_by_ms is not None]
     if not left:
         return []
     return [
-        Finding(
+        GroupFinding(
             "awaiting_successors",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"{listed(map(named, left))} left; the partitions wait for "
             f"{either(len(left), 'a new member', 'new members')} with the same client id; nobody reads them meanwhile.",
             few(
@@ -139,16 +139,16 @@ def _awaiting_successors(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _behind(snapshot: GroupSnapshot) -> list[Finding]:
+def _behind(snapshot: GroupSnapshot) -> list[GroupFinding]:
     """Members that have not sent a heartbeat since the target assignment was computed."""
     late = snapshot.now_ms - snapshot.state_since_ms >= SOON_MS
     behind = [member for member in snapshot.members if member.phase == "behind"]
     if not behind or not late or snapshot.generation != snapshot.target_epoch:
         return []
     return [
-        Finding(
+        GroupFinding(
             "members_behind",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"{listed(map(named, behind))} {either(len(behind), 'has', 'have')} sent no heartbeat since the assignment "
             f"of epoch {snapshot.target_epoch} was computed.",
             few(
@@ -162,7 +162,7 @@ def _behind(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _fenced(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+def _fenced(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[GroupFinding]:
     fenced = [
         event
         for event in events
@@ -173,9 +173,9 @@ def _fenced(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
     if not fenced:
         return []
     return [
-        Finding(
+        GroupFinding(
             "members_fenced",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"{counted(len(fenced), 'member')} {either(len(fenced), 'was', 'were')} fenced in the last "
             f"{format_duration(_FENCED_SHOWN_MS)}: "
             f"{either(len(fenced), 'it', 'they')} did not confirm a revocation in time.",

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tidegate.diagnosis.checks.finding import (
     SOON_MS,
-    Finding,
-    Severity,
+    GroupFinding,
+    GroupSeverity,
     evicting,
     few,
     last_contact_text,
@@ -22,7 +22,7 @@ from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot
 from tidegate.groups.model import GroupState
 
 
-def open_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+def open_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[GroupFinding]:
     """The barrier that the group waits at, if there is one."""
     if snapshot.state == GroupState.PREPARING:
         if snapshot.prev_state == GroupState.EMPTY:
@@ -33,10 +33,10 @@ def open_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Findi
     return _unsynced(snapshot)
 
 
-def _initial_delay(snapshot: GroupSnapshot) -> Finding:
-    return Finding(
+def _initial_delay(snapshot: GroupSnapshot) -> GroupFinding:
+    return GroupFinding(
         "initial_delay",
-        Severity.NOTE,
+        GroupSeverity.NOTE,
         f"The group was empty and waits for more members until {clock(snapshot.join_deadline_ms)} "
         f"(in {format_duration(snapshot.join_deadline_ms - snapshot.now_ms)}) before it opens its next generation.",
         (f"{counted(len(snapshot.members), 'member')} joined so far",),
@@ -47,14 +47,14 @@ def _initial_delay(snapshot: GroupSnapshot) -> Finding:
 # -- the join barrier
 
 
-def _join_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+def _join_barrier(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[GroupFinding]:
     missing = [member for member in snapshot.members if member.phase == "missing"]
     if not missing:
         return []
     reported = [member for member in missing if _was_notified(snapshot, member)]
     open_ms = snapshot.now_ms - snapshot.state_since_ms
     findings = [
-        Finding(
+        GroupFinding(
             "join_barrier_open",
             severity_by_age(snapshot),
             f"The join barrier is open for {format_duration(open_ms)}: {len(missing)} of "
@@ -105,11 +105,11 @@ def _end_of_joining(snapshot: GroupSnapshot, missing: list[MemberSnapshot]) -> s
     return f"{ends}: who is missing then is removed, and the others continue{kept}"
 
 
-def _busy(snapshot: GroupSnapshot, reported: list[MemberSnapshot]) -> Finding:
+def _busy(snapshot: GroupSnapshot, reported: list[MemberSnapshot]) -> GroupFinding:
     timeout = max(member.rebalance_timeout_ms for member in reported)
-    return Finding(
+    return GroupFinding(
         "long_processing",
-        Severity.STUCK,
+        GroupSeverity.STUCK,
         f"{listed(map(named, reported))} {either(len(reported), 'heartbeats', 'heartbeat')} but "
         f"{either(len(reported), 'does', 'do')} not poll: a client rejoins only in its next poll(), "
         "and what it does between two polls takes long.",
@@ -119,15 +119,15 @@ def _busy(snapshot: GroupSnapshot, reported: list[MemberSnapshot]) -> Finding:
     )
 
 
-def _pending(snapshot: GroupSnapshot) -> list[Finding]:
+def _pending(snapshot: GroupSnapshot) -> list[GroupFinding]:
     if not snapshot.pending:
         return []
     until = max(pending.ends_ms for pending in snapshot.pending)
     alone = all(member.phase == "joined" for member in snapshot.members)
     return [
-        Finding(
+        GroupFinding(
             "ids_not_used",
-            severity_by_age(snapshot) if alone else Severity.NOTE,
+            severity_by_age(snapshot) if alone else GroupSeverity.NOTE,
             f"{counted(len(snapshot.pending), 'client')} asked for a member id and did not come back with it: "
             f"{listed(map(named_pending, snapshot.pending))}. The join barrier waits for them too, "
             f"until {clock(until)} at the latest.",
@@ -140,7 +140,7 @@ def _pending(snapshot: GroupSnapshot) -> list[Finding]:
 # -- the sync barrier
 
 
-def _sync_barrier(snapshot: GroupSnapshot) -> Finding:
+def _sync_barrier(snapshot: GroupSnapshot) -> GroupFinding:
     open_ms = snapshot.now_ms - snapshot.state_since_ms
     leader = next((member for member in snapshot.members if member.leads), None)
     waiting = [member for member in snapshot.members if member.phase == "waiting"]
@@ -156,7 +156,7 @@ def _sync_barrier(snapshot: GroupSnapshot) -> Finding:
         f"if none comes until {clock(snapshot.sync_deadline_ms)} (in {left}), "
         "all who have not synced are removed and the group rebalances again"
     )
-    return Finding(
+    return GroupFinding(
         "sync_barrier_open",
         severity_by_age(snapshot),
         f"The sync barrier is open for {format_duration(open_ms)}: {name} leads generation {snapshot.generation} "
@@ -168,15 +168,15 @@ def _sync_barrier(snapshot: GroupSnapshot) -> Finding:
     )
 
 
-def _unsynced(snapshot: GroupSnapshot) -> list[Finding]:
+def _unsynced(snapshot: GroupSnapshot) -> list[GroupFinding]:
     missing = [member for member in snapshot.members if member.phase == "unsynced"]
     late = snapshot.now_ms - snapshot.state_since_ms >= SOON_MS
     if not missing or not late:
         return []
     return [
-        Finding(
+        GroupFinding(
             "not_synced",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"Generation {snapshot.generation} is assigned, but {listed(map(named, missing))} did not ask for "
             f"{either(len(missing), 'its', 'their')} part: nobody consumes those partitions.",
             (

@@ -16,7 +16,7 @@ SOON_MS: Final = 5_000
 """Age up to which a state occurs in every healthy rebalance: members learn of one at their next heartbeat."""
 
 
-class Severity(enum.IntEnum):
+class GroupSeverity(enum.IntEnum):
     """How severe a finding is."""
 
     NOTE = 0
@@ -28,19 +28,19 @@ class Severity(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GroupFinding:
     """A sentence that names members and times, its evidence, and what to do."""
 
     kind: str
-    severity: Severity
+    severity: GroupSeverity
     sentence: str
     evidence: tuple[str, ...] = ()
     advice: str = ""
 
 
-def severity_by_age(snapshot: GroupSnapshot) -> Severity:
+def severity_by_age(snapshot: GroupSnapshot) -> GroupSeverity:
     """Severity of a state in which no member consumes: NOTE while its age is normal for a healthy group."""
-    return Severity.STUCK if snapshot.now_ms - snapshot.state_since_ms >= SOON_MS else Severity.NOTE
+    return GroupSeverity.STUCK if snapshot.now_ms - snapshot.state_since_ms >= SOON_MS else GroupSeverity.NOTE
 
 
 def evicting(snapshot: GroupSnapshot, members: Sequence[MemberSnapshot]) -> str:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tidegate.diagnosis.checks.finding import Finding, Severity
+from tidegate.diagnosis.checks.finding import GroupFinding, GroupSeverity
 from tidegate.diagnosis.formatting import COMMAND, clock, counted, format_duration, listed
 from tidegate.diagnosis.group_events import Event, Rebalance, since
 from tidegate.diagnosis.group_snapshot import GroupSnapshot
@@ -33,7 +33,7 @@ _LEAVES: Final = (
 _POLL: Final = ("poll timeout", "max.poll.interval", "maximum poll interval")
 
 
-def patterns(snapshot: GroupSnapshot, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def patterns(snapshot: GroupSnapshot, events: Sequence[Event], rounds: Sequence[Rebalance]) -> list[GroupFinding]:
     """Events that recurred in the last half hour."""
     begin = snapshot.now_ms - WINDOW_MS
     recent = since(events, begin)
@@ -75,12 +75,12 @@ def _times(events: Sequence[Event]) -> str:
     return f"{len(events)} times in {format_duration(last - first)}, last at {clock(last)}"
 
 
-def _severity(snapshot: GroupSnapshot, last: Event) -> Severity:
+def _severity(snapshot: GroupSnapshot, last: Event) -> GroupSeverity:
     """A pattern that ended is only a note."""
-    return Severity.TROUBLE if snapshot.now_ms - last.time_ms < WINDOW_MS / 3 else Severity.NOTE
+    return GroupSeverity.TROUBLE if snapshot.now_ms - last.time_ms < WINDOW_MS / 3 else GroupSeverity.NOTE
 
 
-def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[GroupFinding]:
     found = []
     leaders = {round_.leader for round_ in rounds if round_.leader}
     for late in _by_member(recent, lambda event: event.cause == "did_not_sync" and event.kind == "member_expired"):
@@ -89,7 +89,7 @@ def _never_syncs(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Seque
             "leads and never submits an assignment" if led == len(late) else "joins and never asks for its assignment"
         )
         found.append(
-            Finding(
+            GroupFinding(
                 "leader_never_syncs" if led == len(late) else "never_syncs",
                 _severity(snapshot, late[-1]),
                 f"{late[-1].who} {what}: it was removed for that {_times(late)}.",
@@ -107,7 +107,7 @@ def _longest_wait(snapshot: GroupSnapshot, late: Sequence[Event]) -> int:
     return longest or max(event.duration_ms for event in late)
 
 
-def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
+def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[GroupFinding]:
     def overstays(event: Event) -> bool:
         if event.kind == "member_expired":
             return event.cause == "did_not_rejoin"
@@ -122,7 +122,7 @@ def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[F
         if left < len(late):
             evidence.append(f"it did not rejoin before the barrier ended {counted(len(late) - left, 'time')}")
         found.append(
-            Finding(
+            GroupFinding(
                 "long_processing",
                 _severity(snapshot, late[-1]),
                 f"{late[-1].who} takes longer between two polls than its max.poll.interval.ms: "
@@ -135,7 +135,7 @@ def _long_processing(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[F
     return found
 
 
-def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
+def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[GroupFinding]:
     found = []
     gone = ("member_expired", "member_left")
     # our own reset command joins and leaves as a guard
@@ -158,7 +158,7 @@ def _crash_loops(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Findi
         if (size := _size(snapshot, ends)) > 1:
             evidence.append(f"each time the whole group of {counted(size, 'member')} rebalances twice")
         found.append(
-            Finding(
+            GroupFinding(
                 "crash_loop",
                 _severity(snapshot, ends[-1]),
                 f"{ends[-1].who} comes and goes: it joined {_times(joined)}, and was gone again each time.",
@@ -174,7 +174,7 @@ def _size(snapshot: GroupSnapshot, ends: Sequence[Event]) -> int:
     return max(len(snapshot.members), *(event.members + 1 for event in ends))
 
 
-def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]:
+def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[GroupFinding]:
     found = []
     for swaps in _by_member(recent, lambda event: event.kind == "member_replaced"):
         places = Counter((event.client_id, event.host) for event in swaps)
@@ -190,7 +190,7 @@ def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]
                 f"who was fenced asked again {counted(len(fenced), 'time')}, last at {clock(fenced[-1].time_ms)}"
             )
         found.append(
-            Finding(
+            GroupFinding(
                 "static_flapping",
                 _severity(snapshot, swaps[-1]),
                 f"{sentence} static member {swaps[-1].instance_id}: the instance changed hands {_times(swaps)}.",
@@ -204,7 +204,7 @@ def _flapping(snapshot: GroupSnapshot, recent: Sequence[Event]) -> list[Finding]
     return found
 
 
-def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Finding]:
+def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[GroupFinding]:
     """Members that stay in the group and request one rebalance after the other."""
     found = []
     asked = [round_.started for round_ in rounds if round_.started.cause in ("leader_rejoined", "subscription_changed")]
@@ -213,7 +213,7 @@ def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Find
         client_reason = {event.client_reason for event in again if event.client_reason}
         why = "as leader" if causes["leader_rejoined"] * 2 > len(again) else "with a changed subscription"
         found.append(
-            Finding(
+            GroupFinding(
                 "rebalance_loop",
                 _severity(snapshot, again[-1]),
                 f"The generation rises with the same members: {again[-1].who} rejoined {why} {_times(again)}.",
@@ -230,7 +230,7 @@ def _restless(snapshot: GroupSnapshot, rounds: Sequence[Rebalance]) -> list[Find
     return found
 
 
-def _loop(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[Finding]:
+def _loop(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Rebalance]) -> list[GroupFinding]:
     """Many rebalances, one member behind several of them, and in the end the same members as before.
 
     A group that grows, shrinks or restarts member by member ends with other members, or has one or two rebalances for
@@ -249,9 +249,9 @@ def _loop(snapshot: GroupSnapshot, recent: Sequence[Event], rounds: Sequence[Reb
         return []
     causes = Counter(event.cause.replace("_", " ") for event in started).most_common()
     return [
-        Finding(
+        GroupFinding(
             "rebalance_loop",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"The generation rises with the same members: {_times(started)} a rebalance began.",
             (
                 f"generation {started[0].generation} to {snapshot.generation}",

@@ -10,8 +10,8 @@ from typing import Final
 
 from tidegate.diagnosis.checks.finding import (
     SOON_MS,
-    Finding,
-    Severity,
+    GroupFinding,
+    GroupSeverity,
     few,
     last_contact_text,
     named,
@@ -65,7 +65,7 @@ class Partition:
 
 def progress(
     snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
-) -> list[Finding]:
+) -> list[GroupFinding]:
     """Reasons why records wait although no barrier is open."""
     return [
         *_empty(snapshot, partitions, events),
@@ -93,7 +93,7 @@ def _lag(partitions: Iterable[Partition]) -> int:
     return sum(partition.lag or 0 for partition in partitions)
 
 
-def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[Finding]:
+def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[GroupFinding]:
     """Records wait for a group without members. It may have readers that assign partitions themselves."""
     waiting = [partition for partition in partitions if partition.committed is not None]
     if snapshot.state != GroupState.EMPTY or not _lag(waiting):
@@ -107,22 +107,22 @@ def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Seq
     return [_abandoned(snapshot, [event for event in events if event.kind in _LEAVE_EVENTS], _lag(waiting), evidence)]
 
 
-def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> Finding:
+def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> GroupFinding:
     """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
     silent_ms = snapshot.now_ms - last_commit_ms
     waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
     if silent_ms < COMMITS_STOPPED_MS:
-        return Finding(
+        return GroupFinding(
             "commits_without_members",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             "The group has no members, but offsets are committed for it: "
             f"the last {format_duration(silent_ms)} ago. {waits}.",
             evidence,
             "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
         )
-    return Finding(
+    return GroupFinding(
         "empty_with_lag",
-        Severity.TROUBLE if silent_ms < ABANDONED_MS else Severity.NOTE,
+        GroupSeverity.TROUBLE if silent_ms < ABANDONED_MS else GroupSeverity.NOTE,
         f"The group has no members, the last commit for it was {format_duration(silent_ms)} ago, and {waits}.",
         evidence,
         "If a reader that assigns partitions itself should be at work, look at its log. "
@@ -130,15 +130,15 @@ def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evi
     )
 
 
-def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> Finding:
+def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidence: tuple[str, ...]) -> GroupFinding:
     """The members left. The last member's reason shows best whether by a deployment, an outage or for good."""
     empty_ms = snapshot.now_ms - snapshot.state_since_ms
     lost = bool(gone) and gone[-1].kind != "member_left" and SOON_MS <= empty_ms < ABANDONED_MS
     if gone:
         evidence = (*evidence, f"the last member that left: {describe_event(gone[-1])} at {clock(gone[-1].time_ms)}")
-    return Finding(
+    return GroupFinding(
         "empty_with_lag",
-        Severity.TROUBLE if lost else Severity.NOTE,
+        GroupSeverity.TROUBLE if lost else GroupSeverity.NOTE,
         f"The group has had no members for {format_duration(empty_ms)}, "
         f"and {counted(lag, 'record')} {either(lag, 'waits', 'wait')}.",
         evidence,
@@ -147,16 +147,16 @@ def _abandoned(snapshot: GroupSnapshot, gone: Sequence[Event], lag: int, evidenc
     )
 
 
-def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[Finding]:
+def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[GroupFinding]:
     missing = sorted((snapshot.topics or frozenset()) - topics)
     if not missing:
         return []
     who = [named(member) for member in snapshot.members if member.topics and not member.topics.isdisjoint(missing)]
     only = not (snapshot.topics or frozenset()) & topics
     return [
-        Finding(
+        GroupFinding(
             "topic_missing",
-            Severity.STUCK if only else Severity.TROUBLE,
+            GroupSeverity.STUCK if only else GroupSeverity.TROUBLE,
             f"The group subscribes to {listed(missing)}, which {either(len(missing), 'does', 'do')} not exist.",
             (f"asked for by {listed(who)}",),
             "Create it, or correct the name: members of a topic that does not exist wait without an error.",
@@ -164,7 +164,7 @@ def _missing_topics(snapshot: GroupSnapshot, topics: frozenset[str]) -> list[Fin
     ]
 
 
-def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[GroupFinding]:
     """Members that are alive, own partitions with lag and commit nothing."""
     if snapshot.state != GroupState.STABLE:
         return []
@@ -180,12 +180,12 @@ def _quiet(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Fin
 
 def _is_silent(
     snapshot: GroupSnapshot, member: MemberSnapshot, owned: Sequence[Partition], last: int, quiet_ms: int
-) -> Finding:
+) -> GroupFinding:
     last_contact = f"{member.member_id}: {last_contact_text(snapshot, member)}"
     committed = f"its last commit was at {clock(last)}" if last else "it never committed"
-    return Finding(
+    return GroupFinding(
         "long_processing",
-        Severity.TROUBLE,
+        GroupSeverity.TROUBLE,
         f"{named(member)} heartbeats, but committed nothing for {format_duration(quiet_ms)} while "
         f"{counted(_lag(owned), 'record')} of its partitions wait: it is busy with what it polled last, paused, or "
         "does not commit.",
@@ -206,7 +206,7 @@ def _is_resolved(snapshot: GroupSnapshot) -> bool:
     return snapshot.state == GroupState.STABLE and old and snapshot.protocol_type == "consumer"
 
 
-def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[GroupFinding]:
     idle = [member for member in snapshot.members if member.owned == {} and member.phase == "synced"]
     if not _is_resolved(snapshot) or not idle:
         return []
@@ -219,9 +219,9 @@ def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Find
         return []  # then a topic is missing
     enough = len(wanted) >= len(snapshot.members)
     return [
-        Finding(
+        GroupFinding(
             "idle_members",
-            Severity.TROUBLE if enough else Severity.NOTE,
+            GroupSeverity.TROUBLE if enough else GroupSeverity.NOTE,
             f"{len(idle)} of {counted(len(snapshot.members), 'member')} "
             f"{either(len(idle), 'owns', 'own')} no partition: "
             f"the topics they share have {counted(len(wanted), 'partition')}.",
@@ -233,7 +233,7 @@ def _idle(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Find
     ]
 
 
-def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[Finding]:
+def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[GroupFinding]:
     readable = all(member.owned is not None for member in snapshot.members) and snapshot.topics is not None
     if not _is_resolved(snapshot) or not readable:
         return []
@@ -245,9 +245,9 @@ def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[F
     if not left:
         return []
     return [
-        Finding(
+        GroupFinding(
             "unowned_partitions",
-            Severity.TROUBLE if _lag(left) else Severity.NOTE,
+            GroupSeverity.TROUBLE if _lag(left) else GroupSeverity.NOTE,
             f"{counted(len(left), 'partition')} of the subscribed topics "
             f"{either(len(left), 'belongs', 'belong')} to no member, {counted(_lag(left), 'record')} "
             f"{either(_lag(left), 'waits', 'wait')} there.",
@@ -258,7 +258,7 @@ def _unowned(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> list[F
     ]
 
 
-def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
+def _out_of_range(partitions: Sequence[Partition]) -> list[GroupFinding]:
     found = []
     early = [
         one
@@ -273,9 +273,9 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
     if early:
         gone = sum((one.log_start or 0) - (one.committed or 0) for one in early)
         found.append(
-            Finding(
+            GroupFinding(
                 "deleted_before_read",
-                Severity.TROUBLE,
+                GroupSeverity.TROUBLE,
                 f"{counted(gone, 'record')} {either(gone, 'was', 'were')} deleted before the group read them: "
                 f"its offsets of {listed(_named(early))} are below the log's start.",
                 few(
@@ -287,9 +287,9 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
         )
     if late:
         found.append(
-            Finding(
+            GroupFinding(
                 "beyond_end",
-                Severity.TROUBLE,
+                GroupSeverity.TROUBLE,
                 f"The group's offsets of {listed(_named(late))} are beyond the log's end.",
                 few(f"{one.topic} {one.partition}: committed {one.committed}, log end {one.log_end}" for one in late),
                 "The topic was created again, or lost its tail. auto.offset.reset decides where consumers continue.",
@@ -298,13 +298,13 @@ def _out_of_range(partitions: Sequence[Partition]) -> list[Finding]:
     return found
 
 
-def _offsets_lost(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[Finding]:
+def _offsets_lost(snapshot: GroupSnapshot, events: Sequence[Event]) -> list[GroupFinding]:
     """Deleted offsets explain why a group reads everything again."""
     moved = [event for event in events if event.kind in ("offsets_reset", "offsets_deleted", "offsets_expired")]
     return [
-        Finding(
+        GroupFinding(
             event.kind,
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"At {clock(event.time_ms)}, {format_duration(snapshot.now_ms - event.time_ms)} ago, "
             f"{describe_event(event)}.",
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.diagnosis.checks.finding import Finding, Severity, few, named
+from tidegate.diagnosis.checks.finding import GroupFinding, GroupSeverity, few, named
 from tidegate.diagnosis.formatting import clock, counted, either, format_duration, listed
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, ShareSnapshot
 from tidegate.groups.configs import DEAD_LETTER_TOPIC
@@ -20,7 +20,7 @@ _LATE_MS: Final = 60_000
 """Age of a dead letter from which on its topic cannot be written."""
 
 
-def shares(snapshot: GroupSnapshot) -> list[Finding]:
+def shares(snapshot: GroupSnapshot) -> list[GroupFinding]:
     """What the records of a share group wait for."""
     if snapshot.type != SHARE:
         return []
@@ -47,7 +47,7 @@ def _who(snapshot: GroupSnapshot, member_id: str) -> str:
     return f"{member_id}, which is not a member" if member is None else named(member)
 
 
-def _full(snapshot: GroupSnapshot, window: int) -> list[Finding]:
+def _full(snapshot: GroupSnapshot, window: int) -> list[GroupFinding]:
     may_wait = _may_wait(snapshot.configs)
     full = [share for share in snapshot.shares if _is_full(share, window, may_wait)]
     if not full:
@@ -58,9 +58,9 @@ def _full(snapshot: GroupSnapshot, window: int) -> list[Finding]:
         else f"{window} offsets from the first unfinished record on are in flight or finished."
     )
     return [
-        Finding(
+        GroupFinding(
             "window_full",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"{listed(map(_place, full))} {either(len(full), 'gives', 'give')} out no new records: {reason}",
             few(
                 f"{_place(share)}: offset {share.start} is not finished, the window ends at {share.end}; acquired: "
@@ -84,7 +84,7 @@ def _is_full(share: ShareSnapshot, window: int, may_wait: bool) -> bool:
     return share.waiting >= _WAITING_MAX or share.unfinished - share.waiting >= window
 
 
-def _acquired(snapshot: GroupSnapshot) -> list[Finding]:
+def _acquired(snapshot: GroupSnapshot) -> list[GroupFinding]:
     by_member = Counter[str]()
     for share in snapshot.shares:
         by_member.update(share.in_flight)
@@ -100,9 +100,9 @@ def _acquired(snapshot: GroupSnapshot) -> list[Finding]:
         first = min(deadlines)
         unlock = f" The first lock expires at {clock(first)} (in {format_duration(first - snapshot.now_ms)})."
     return [
-        Finding(
+        GroupFinding(
             "records_acquired",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"{counted(count, 'record')} {either(count, 'is', 'are')} acquired by "
             f"{counted(len(by_member), 'member')}.{unlock}",
             few(evidence),
@@ -110,15 +110,15 @@ def _acquired(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _waiting(snapshot: GroupSnapshot) -> list[Finding]:
+def _waiting(snapshot: GroupSnapshot) -> list[GroupFinding]:
     waiting = [share for share in snapshot.shares if share.waiting]
     if not waiting:
         return []
     count = sum(share.waiting for share in waiting)
     return [
-        Finding(
+        GroupFinding(
             "records_waiting",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"{counted(count, 'record')} {either(count, 'waits', 'wait')} for a time of delivery, a backoff, or an "
             "earlier record of the same key.",
             few(f"{_place(share)}: {share.waiting}" for share in waiting),
@@ -126,16 +126,16 @@ def _waiting(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _redelivered(snapshot: GroupSnapshot, limit: int) -> list[Finding]:
+def _redelivered(snapshot: GroupSnapshot, limit: int) -> list[GroupFinding]:
     back = [share for share in snapshot.shares if share.returned or share.delivery_count > 1]
     if not back:
         return []
     last = [share for share in back if share.delivery_count >= limit]
     returned = sum(share.returned for share in back)
     return [
-        Finding(
+        GroupFinding(
             "records_redelivered",
-            Severity.TROUBLE if last else Severity.NOTE,
+            GroupSeverity.TROUBLE if last else GroupSeverity.NOTE,
             f"Records of {listed(map(_place, back))} were delivered more than once; {counted(returned, 'record')} "
             f"{either(returned, 'waits', 'wait')} for the next delivery.",
             few(
@@ -149,7 +149,7 @@ def _redelivered(snapshot: GroupSnapshot, limit: int) -> list[Finding]:
     ]
 
 
-def _failed(snapshot: GroupSnapshot) -> list[Finding]:
+def _failed(snapshot: GroupSnapshot) -> list[GroupFinding]:
     failed = [share for share in snapshot.shares if share.failed]
     if not failed:
         return []
@@ -157,9 +157,9 @@ def _failed(snapshot: GroupSnapshot) -> list[Finding]:
     target = snapshot.configs[DEAD_LETTER_TOPIC]
     letters = f" {counted(written, 'record')} of them {either(written, 'was', 'were')} written to a dead-letter topic."
     return [
-        Finding(
+        GroupFinding(
             "records_failed",
-            Severity.NOTE,
+            GroupSeverity.NOTE,
             f"{counted(count, 'record')} {either(count, 'was', 'were')} rejected or failed at the last delivery since "
             f"the offsets were set.{letters if target or written else ''}",
             few(f"{_place(share)}: {share.failed}" for share in failed),
@@ -167,15 +167,15 @@ def _failed(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _dropped(snapshot: GroupSnapshot) -> list[Finding]:
+def _dropped(snapshot: GroupSnapshot) -> list[GroupFinding]:
     dropped = [share for share in snapshot.shares if share.dropped]
     if not dropped:
         return []
     count, target = sum(share.dropped for share in dropped), snapshot.configs[DEAD_LETTER_TOPIC]
     return [
-        Finding(
+        GroupFinding(
             "dead_letters_dropped",
-            Severity.TROUBLE,
+            GroupSeverity.TROUBLE,
             f"{counted(count, 'failed record')} {either(count, 'is', 'are')} in no dead-letter topic, which did not "
             "take them.",
             few(f"{_place(share)}: {share.dropped}" for share in dropped),
@@ -185,7 +185,7 @@ def _dropped(snapshot: GroupSnapshot) -> list[Finding]:
     ]
 
 
-def _undelivered_letters(snapshot: GroupSnapshot) -> list[Finding]:
+def _undelivered_letters(snapshot: GroupSnapshot) -> list[GroupFinding]:
     queue = snapshot.dead_letters
     if queue.oldest_ms is None:
         return []
@@ -193,9 +193,9 @@ def _undelivered_letters(snapshot: GroupSnapshot) -> list[Finding]:
     is_full = queue.entries >= _ENTRIES_MAX
     stopped = ": so many that the group gets no records" if is_full else ""
     return [
-        Finding(
+        GroupFinding(
             "dead_letters_waiting",
-            Severity.STUCK if is_full else Severity.TROUBLE if age_ms > _LATE_MS else Severity.NOTE,
+            GroupSeverity.STUCK if is_full else GroupSeverity.TROUBLE if age_ms > _LATE_MS else GroupSeverity.NOTE,
             f"{counted(queue.entries, 'range')} of failed records {either(queue.entries, 'waits', 'wait')} for a "
             f"dead-letter topic{stopped}, the first for {format_duration(age_ms)}.",
             (),

@@ -61,7 +61,7 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class LetterOutcome:
     """What became of a queue's entry; `refusal` says why records were dropped."""
 
     written: int = 0
@@ -129,11 +129,11 @@ class DeadLetters:
         names_of = [keys.dead_letters, keys.shard_keys.deadlines]
         return await self._store.run(TAKE_DEAD_LETTERS, names_of, keys.ref, after, _LETTERS_AT_ONCE, HOLD_MS)
 
-    async def _remove(self, keys: GroupKeys, outcomes: Sequence[tuple[DeadLetter, Written | KafkaError]]) -> None:
+    async def _remove(self, keys: GroupKeys, outcomes: Sequence[tuple[DeadLetter, LetterOutcome | KafkaError]]) -> None:
         key_names, args = [keys.dead_letters], list[Arg]()
         dropped: dict[str, int] = {}
         for letter, outcome in outcomes:
-            if isinstance(outcome, Written):
+            if isinstance(outcome, LetterOutcome):
                 partition = letter.partition
                 key_names.append(keys.share(partition.topic_id.hex, partition.index)[0])
                 args += (letter.entry_id, outcome.written, outcome.dropped)
@@ -149,7 +149,7 @@ class DeadLetters:
 
     # -- writing
 
-    async def _write(self, keys: GroupKeys, letter: DeadLetter) -> Written | KafkaError:
+    async def _write(self, keys: GroupKeys, letter: DeadLetter) -> LetterOutcome | KafkaError:
         """Append the records of one entry; a KafkaError if it is to be tried again."""
         try:
             target = await self._target(keys.org, letter.target)
@@ -163,13 +163,13 @@ class DeadLetters:
                     await _appended(log, batch)
                     written += batch.record_count
         except Refused as refused:
-            return Written(dropped=letter.record_count, refusal=str(refused))
+            return LetterOutcome(dropped=letter.record_count, refusal=str(refused))
         except KafkaError as error:
             return error
         except Exception as error:  # the queue continues, and the entry is tried again
             logger.exception("dead_letter_failed", group=keys.ref, entry=letter.entry_id)
             return KafkaError(str(error))
-        return Written(written, offered - written, f"the topic {letter.target} does not take such records")
+        return LetterOutcome(written, offered - written, f"the topic {letter.target} does not take such records")
 
     async def _target(self, org: str, name: str) -> Topic:
         """The dead-letter topic, created if it may be. Raises Refused, KafkaError."""

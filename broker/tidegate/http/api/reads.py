@@ -17,7 +17,7 @@ from tidegate.http.models import topics as topic_models
 from tidegate.http.models.base import Nothing, OfOrg
 
 
-class Page(OfOrg):
+class PageQuery(OfOrg):
     """A page of a list: at most `limit` items after `after`."""
 
     after: str = ""
@@ -62,7 +62,7 @@ async def get_overview(asked: Asked) -> dict[str, Any]:
     return await overview_views.overview(asked.context, asked.query.org)
 
 
-@endpoint("GET", "/groups", group_models.Groups, query=Page, shared=True)
+@endpoint("GET", "/groups", group_models.Groups, query=PageQuery, shared=True)
 async def list_groups(asked: Asked) -> dict[str, Any]:
     """Groups with their problems."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit
@@ -90,7 +90,7 @@ async def explain_group(asked: Asked) -> dict[str, Any]:
     return await asyncio.to_thread(group_views.explained, found)
 
 
-@endpoint("GET", "/topics", topic_models.Topics, query=Page)
+@endpoint("GET", "/topics", topic_models.Topics, query=PageQuery)
 async def list_topics(asked: Asked) -> dict[str, Any]:
     """Topics with their size in Redis."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit
@@ -140,6 +140,6 @@ async def list_actions(asked: Asked) -> dict[str, Any]:
 @endpoint("GET", "/audit/events", cluster_models.AuditEvents, query=EventsAsked)
 async def list_audit_events(asked: Asked) -> dict[str, Any]:
     """Events of the security audit, newest first, with `audit_stream_bytes` set."""
-    wanted = reading.Wanted(asked.query.who, asked.query.failed)
+    wanted = reading.EventFilter(asked.query.who, asked.query.failed)
     events = await reading.newest(asked.context.store, wanted, asked.query.count)
     return {"events": [reading.row(event) for event in events]}

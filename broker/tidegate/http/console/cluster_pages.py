@@ -104,7 +104,7 @@ async def audit_events_page(request: web.Request) -> web.StreamResponse:
     """The security audit, newest first, all of it or of one principal, or failures only."""
     context, who = console_of(request).context, request.query.get("who", "").strip()
     failed = request.query.get("failed", "") == "yes"
-    events = await reading.newest(context.store, reading.Wanted(who, failed), ENTRIES_SHOWN)
+    events = await reading.newest(context.store, reading.EventFilter(who, failed), ENTRIES_SHOWN)
     return await page(
         request,
         "audit_events.html",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidegate.diagnosis.checks.finding import Finding as CheckFinding
+from tidegate.diagnosis.checks.finding import GroupFinding
 from tidegate.diagnosis.checks.progress import Partition
 from tidegate.diagnosis.group_events import Event as GroupEvent
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot, PendingMemberSnapshot, ShareSnapshot
 from tidegate.http.models.base import Model, fields_of
 
-Severity = Literal["", "note", "trouble", "stuck"]
+SeverityName = Literal["", "note", "trouble", "stuck"]
 
 
 class ListedGroup(Model):
@@ -105,7 +105,7 @@ class History(Model):
     events_kept_max: int
 
 
-class Finding(fields_of(CheckFinding, severity=Severity)):  # type: ignore[misc]
+class Finding(fields_of(GroupFinding, severity=SeverityName)):  # type: ignore[misc]
     """One finding: a sentence, its evidence and the remedy."""
 
 
