@@ -120,6 +120,8 @@ class FaultyLink(Link):
     def send(self, args: Sequence[Arg], on_reply: OnReply, timeout_ms: int | None = None) -> None:
         if not self.connected:
             self._refuse(on_reply)
+        elif args[:2] == ["SCRIPT", "EXISTS"]:
+            on_reply(self.network.server.ask(args)[0])
         elif args[0] == "SCRIPT":
             self.network.server.load(args[2])  # type: ignore[arg-type]
         elif args[0] == "FUNCTION":

@@ -17,7 +17,7 @@ from tidegate.groups.expiry import EXPIRE_GROUP, group_script_args, group_script
 from tidegate.groups.waiting import JOIN_GROUP, SYNC_GROUP
 from tidegate.settings import Settings
 from tidegate.store import scripts
-from tidegate.store.link import Arg
+from tidegate.store.link import Arg, Link
 from tidegate.store.node import Node
 from tidegate.store.scripts import FUNCTIONS, library, registered
 from tidegate.store.store import Store
@@ -200,3 +200,54 @@ def test_library_has_the_flags_of_its_scripts() -> None:
             registration = rf'function_name = "{script.function}", flags = {{ "{flags}" }}'
             assert re.search(registration, source), script.name
     assert "@include" not in source
+
+
+def recorded_script_commands(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Arg, ...]]:
+    """The subcommands of SCRIPT, with the first argument, that a store sends on its control lane from now on."""
+    sent: list[tuple[Arg, ...]] = []
+    send = Link.send
+
+    def record(link: Link, args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
+        if args[0] == "SCRIPT" and link in (node.control for node in store.nodes):
+            sent.append(tuple(args[1:3]))
+        send(link, args, on_reply, timeout_ms)
+
+    monkeypatch.setattr(Link, "send", record)
+    return sent
+
+
+@pytest.mark.one_server
+async def test_load_sends_only_scripts_that_the_server_has_not(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = recorded_script_commands(store, monkeypatch)
+    node = store.metadata_node
+    await node.control.call("SCRIPT", "FLUSH", "SYNC")
+    sent.clear()
+    store.loaded_scripts.load(node)
+    await until(lambda: len(sent) == 1 + len(registered()))
+    await node.control.call("PING")
+    assert [command for command, _ in sent] == ["EXISTS"] + ["LOAD"] * len(registered())
+
+    sent.clear()
+    store.loaded_scripts.load(node)
+    await node.control.call("PING")
+    assert [command for command, _ in sent] == ["EXISTS"]
+
+
+@pytest.mark.one_server
+async def test_load_sends_every_script_where_exists_is_refused(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = store.metadata_node
+    await node.control.call("ACL", "SETUSER", "older", "on", ">pass", "~*", "&*", "+@all", "-script", "+script|load")
+    url = re.sub("//([^@/]*@)?", "//older:pass@", settings.redis_url, count=1)
+    older = Store(settings.model_copy(update={"redis_url": url}))
+    sent = recorded_script_commands(older, monkeypatch)
+    await older.start()
+    try:
+        await until(lambda: len(sent) == 1 + len(registered()))
+        assert sent[1:] == [("LOAD", script.source) for script in registered()]
+    finally:
+        await older.close()
+        await node.control.call("ACL", "DELUSER", "older")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 from unittest.mock import patch
 
 from tidegate.store import scripts
@@ -17,6 +18,19 @@ def _read(name: str) -> str:
     return _replacements[name] if name in _replacements else _read_file(name)
 
 
+def _by_replacements(function: Any) -> Callable[..., Any]:
+    """The function with a cache for each set of replacements: tests of a stepped clock have the same ones."""
+    results: dict[Any, Any] = {}
+
+    def cached(*args: Any, **options: Any) -> Any:
+        key = (*_replacements.items(), args, *options.items())
+        if key not in results:
+            results[key] = function.__wrapped__(*args, **options)
+        return results[key]
+
+    return cached
+
+
 def replace_include(name: str, source: str | None) -> None:
     """Replace a file in scripts rendered from now on; None restores it."""
     if source is None:
@@ -26,8 +40,8 @@ def replace_include(name: str, source: str | None) -> None:
     if scripts.read is not _read:
         patch.object(scripts, "read", _read).start()
         patch.object(scripts, "_with_constants", cache(scripts._with_constants)).start()  # the slow part of rendering
-    scripts._resolved.cache_clear()
-    scripts._render.cache_clear()
+        patch.object(scripts, "_resolved", _by_replacements(scripts._resolved)).start()
+        patch.object(scripts, "_render", _by_replacements(scripts._render)).start()
     scripts.library.cache_clear()
 
 

@@ -15,8 +15,8 @@ from tidegate.store import scripts
 
 BROKER = Path(acl.__file__).parent.parent
 WITHOUT_A_RIGHT = {"HELLO", "AUTH"}
-CONTAINERS = {"SCRIPT": "script|load", "FUNCTION": "function|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
-NO_COMMANDS = {"SELECT", "WAIT", "WAITAOF", "ASKING", "CLUSTER"}
+CONTAINERS = {"FUNCTION": "function|load", "MEMORY": "memory|usage", "XINFO": "xinfo|groups"}
+NO_COMMANDS = {"SCRIPT", "SELECT", "WAIT", "WAITAOF", "ASKING", "CLUSTER"}
 """Given where the settings ask for them."""
 DECLARED = re.compile(r'\bScript\("([^"]+)"\)')
 CALLED_IN_LUA = re.compile(r'\bp?call\(\s*"([A-Z]+)"(?:,\s*"([A-Z]+)")?|\bstand\("([A-Z]+)"\)')
@@ -25,8 +25,8 @@ CALLED_IN_PYTHON = re.compile(
     r'|list\[Arg\] = \["([A-Z]+)"|^ +"(X[A-Z]+)", \w|_(?:head|marks?) = \["([A-Z]+)"|\["([A-Z]{4,})", key',
     re.MULTILINE,
 )
-CALLED_BESIDE = re.compile(r'\["(FUNCTION)", "(\w+)"|\("(FUNCTION)", "(\w+)"|= \("(FCALL)", script()')
-"""Subcommands of FUNCTION, and the verb that replaces EVALSHA."""
+CALLED_BESIDE = re.compile(r'\["(FUNCTION|SCRIPT)", "(\w+)"|\("(FUNCTION)", "(\w+)"|= \("(FCALL)", script()')
+"""Subcommands of FUNCTION and SCRIPT, and the verb that replaces EVALSHA."""
 
 
 def called_by_scripts() -> set[str]:

@@ -14,7 +14,8 @@ from tidegate.store.addresses import parse_redis_url
 
 CONNECTION: Final = ("info", "memory|usage", "ping", "time")
 """HELLO and AUTH need no right."""
-SCRIPTS: Final = ("eval", "evalsha", "script|load")
+SCRIPTS: Final = ("eval", "evalsha", "script|exists", "script|load")
+"""Without `script|exists` a broker loads every script again when it connects."""
 FUNCTIONS: Final = ("fcall", "function|delete", "function|list", "function|load")
 """Not needed: without them brokers run the scripts of groups by EVALSHA, which costs Redis twice as much."""
 MESSAGES: Final = ("publish", "subscribe", "unsubscribe")

@@ -7,14 +7,14 @@ is the hash of its text: brokers of two versions have a library each. Functions 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import hiredis
 import structlog
 
 from tidegate.store.node import Node
-from tidegate.store.scripts import LIBRARY_PREFIX, library, registered
+from tidegate.store.scripts import LIBRARY_PREFIX, Script, library, registered
 
 logger = structlog.get_logger()
 
@@ -38,16 +38,16 @@ class LoadedScripts:
         return all(node.has_functions for node in self._nodes())
 
     def load(self, node: Node) -> None:
-        """Load every script, and the library, into a node."""
-        refused: list[str] = []
+        """Load the scripts that a node has not, all of them where it does not reveal which, and the library."""
+        scripts = registered()
 
-        def loaded(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and not refused:  # the others would fail in the same way
-                refused.append(str(reply))
-                on_script_loaded(reply)
+        def found(reply: Any) -> None:
+            if isinstance(reply, list):
+                _load(node, [script for script, is_loaded in zip(scripts, reply, strict=True) if not is_loaded])
+            elif isinstance(reply, hiredis.ReplyError):
+                _load(node, scripts)
 
-        for script in registered():
-            node.control.send(["SCRIPT", "LOAD", script.source], loaded)
+        node.control.send(["SCRIPT", "EXISTS", *(script.sha for script in scripts)], found)
         self._load_library(node)
 
     def _load_library(self, node: Node) -> None:
@@ -82,6 +82,18 @@ class LoadedScripts:
         for node in self._nodes():
             if node.has_functions:
                 await _remove_others(node)
+
+
+def _load(node: Node, scripts: Sequence[Script]) -> None:
+    refused: list[str] = []
+
+    def loaded(reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError) and not refused:  # the others would fail in the same way
+            refused.append(str(reply))
+            on_script_loaded(reply)
+
+    for script in scripts:
+        node.control.send(["SCRIPT", "LOAD", script.source], loaded)
 
 
 async def _remove_others(node: Node) -> None:
