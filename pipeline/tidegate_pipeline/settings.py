@@ -142,7 +142,7 @@ class LagSettings(_Section):
 
 
 class CommitSettings(_Section):
-    """What is not usual of a group's commits."""
+    """When a group's commits are reported as a burst or as missing."""
 
     interval: int = Field(60, ge=1, description="seconds in which commits are counted; at least the brokers' interval")
     threshold: float = Field(4.0, gt=0, description="deviations above the mean that are a burst")
@@ -152,7 +152,7 @@ class CommitSettings(_Section):
 
 
 class TimelineSettings(_Section):
-    """How long a group is remembered between two generations."""
+    """How long the timeline of generations stores an idle group."""
 
     state_days: int = Field(30, ge=1, description="days without an event after which a group is forgotten")
 

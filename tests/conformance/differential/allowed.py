@@ -201,7 +201,7 @@ _ALL: Final = (
         "JoinGroup, SyncGroup",
         "a parked request that its member repeats elsewhere is never answered",
         "both are answered alike",
-        "a connection must not hang forever; the older answer is as true as the newer",
+        "a connection must not hang forever; both answers are correct",
         _superseded,
     ),
     Allowed(
@@ -232,7 +232,7 @@ _ALL: Final = (
     Allowed(
         "instance of a promised id",
         "JoinGroup",
-        "an id that was handed out comes back with an instance id: UNKNOWN_SERVER_ERROR",
+        "a new member sends the member id that it was assigned, and an instance id too: UNKNOWN_SERVER_ERROR",
         "UNKNOWN_MEMBER_ID",
         "the client can act on it",
         _instance_of_a_promised_id,
@@ -248,9 +248,9 @@ _ALL: Final = (
     Allowed(
         "promised id leaves",
         "LeaveGroup",
-        "a promised id that leaves makes a Stable or Completing group rebalance",
+        "a member id that was assigned and never joined leaves: a Stable or Completing group rebalances",
         "no rebalance",
-        "no member came or went",
+        "the group has the same members as before",
         _promised_id_left,
         lasts=True,
     ),
@@ -283,9 +283,9 @@ _ALL: Final = (
     Allowed(
         "initial delay",
         "JoinGroup",
-        "a session or promised id that ends during the initial delay cuts it short",
+        "a session that ends during the initial delay, also of an assigned id that never joined, ends the delay",
         "the delay runs its course",
-        "the delay is there to gather members, and one that went is no reason to hurry",
+        "the delay gathers members; one that leaves does not shorten it",
         _initial_delay_cut,
         lasts=True,
     ),

@@ -37,7 +37,7 @@ class Guard:
     _own: Sequence[Any] = ()
     _connection: Connection | None = None
 
-    async def move_in_one_write(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
+    async def fence_and_move(self, offsets: Mapping[Place, Commit], forgotten: Iterable[Place]) -> Codes:
         """Pipeline the requests that remove all members, move the offsets and join; returns codes by partition.
 
         The group is empty in between: with Apache Kafka, which waits for its log after each request, for tens of

@@ -175,7 +175,7 @@ def _blocked(asked: Asked, group: Any) -> list[str]:
         ),
         "stop them and repeat the command"
         if type_of(group) == SHARE
-        else "stop them and repeat the command, or add --fence: it removes them in one step; those that are alive join "
+        else "stop them and repeat the command, or add --fence: it removes them; those that are alive join "
         "again and continue from the new offsets",
     ]
 
@@ -234,7 +234,7 @@ async def _change(
         committed = await group_operations.commit(kafka, group.group_id, targets) if targets else {}
         deleted = await group_operations.delete_offsets(kafka, group.group_id, forgotten) if forgotten else {}
         return {**committed, **deleted}
-    codes = await (guard.move_as_member if again else guard.move_in_one_write)(targets, forgotten)
+    codes = await (guard.move_as_member if again else guard.fence_and_move)(targets, forgotten)
     await guard.wait()
     return codes
 

@@ -127,10 +127,10 @@ class Connection:
         return answer
 
     async def ask_all(self, *asked: tuple[int, Mapping[str, Any]], answers: int | None = None) -> list[Any]:
-        """Send requests in one write, so that no other client's are handled in between; returns responses.
+        """Send requests at once, which a broker handles in this order; returns responses.
 
-        With fewer `answers` than requests the remaining responses are not read, and the connection must be closed.
-        Raises CommandFailed.
+        Those of other connections may be handled between them. With fewer `answers` than requests the remaining
+        responses are not read, and the connection must be closed. Raises CommandFailed.
         """
         for api, _ in asked:
             first, last = self._served.get(int(api), (VERSIONS[api], VERSIONS[api]))
