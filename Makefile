@@ -105,11 +105,14 @@ image-tools: # buildah and mmdebstrap from Debian, where no docker answers and t
 
 PYTEST := $(BIN)/pytest -q
 PARALLEL := -n $(WORKERS) --dist worksteal
-QUICK := tests/model tests/simulation tests/cost tests/conformance --ignore-glob='tests/conformance/test_compose*' tests/scripts tests/unit
+SIMULATED := tests/simulation/test_simulation.py::test_simulation_checks_every_promise[fixed] \
+  tests/simulation/test_simulation.py::test_planted_bugs_fit_the_product \
+  $(addprefix tests/simulation/test_rule_bugs.py::,test_every_rule_has_a_planted_bug test_planted_bugs_of_rules_fit_the_product)
+QUICK := tests/model $(SIMULATED) tests/cost tests/conformance --ignore-glob='tests/conformance/test_compose*' tests/scripts tests/unit
 ROUND_TRIP := tests/spark/test_topic_source.py::test_batch_queries_and_their_filters
 SPARK_CLUSTER := tests/spark/test_cluster.py tests/spark/test_connect.py tests/spark/test_kubernetes.py
 
-test: $(addprefix suite-,$(SUITE)) ## unit, scripts, model, simulation, real clients, a Spark round trip; SUITE=name another suite
+test: $(addprefix suite-,$(SUITE)) ## unit, scripts, model, one simulation, real clients, a Spark round trip; SUITE=name another suite
 
 suite-quick: $(FOR_TESTS) java # what `make test` runs without SUITE
 	$(PYTEST) $(PARALLEL) -m "not slow and not peer" $(ROUND_TRIP) $(QUICK) $(PYTEST_ARGS)
@@ -122,6 +125,9 @@ suite-scripts: $(FOR_TESTS) # every Lua script on a real server; TIDEGATE_TEST_R
 
 suite-model: $(FOR_TESTS) # random lives of groups with faults, for longer: LIVES=20000; TIDEGATE_SEED repeats one
 	TIDEGATE_LIVES=$(or $(LIVES),5000) $(PYTEST) -s tests/model/test_groups.py $(PYTEST_ARGS)
+
+suite-simulation: $(FOR_TESTS) # short simulations of every kind of group, and that each planted bug is found in one
+	$(PYTEST) $(PARALLEL) -m "not slow" tests/simulation $(PYTEST_ARGS)
 
 suite-mutations: $(FOR_TESTS) # the model must find every planted bug; prints the table of them
 	$(PYTEST) -s tests/model/test_mutations.py $(PYTEST_ARGS)

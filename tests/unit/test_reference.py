@@ -42,6 +42,17 @@ def test_every_suite_is_a_target() -> None:
     assert len(re.findall(r"^[a-z-]+:.*## ", makefile, re.MULTILINE)) <= 20, "documented targets"
 
 
+def test_simulations_are_in_a_step_of_ci() -> None:
+    makefile, steps = (ROOT / "Makefile").read_text(), (ROOT / ".ci" / "run").read_text()
+
+    [command] = re.findall(r"^suite-simulation:.*\n\t(.*)$", makefile, re.MULTILINE)
+    [in_lanes] = re.findall(r'^STEPS="(.*)"$', steps, re.MULTILINE)
+
+    assert "tests/simulation $(PYTEST_ARGS)" in command
+    assert "step simulation make test SUITE=simulation;" in steps
+    assert "simulation" in in_lanes.split()
+
+
 def test_errors_are_listed_where_something_answers_them() -> None:
     assert answered(errors.IllegalGeneration)
     assert answered(errors.KafkaError)
