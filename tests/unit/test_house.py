@@ -237,13 +237,14 @@ def test_every_api_that_changes_something_is_confirmed() -> None:
 
 
 ANSWER_BY_THEMSELVES: Final = {
-    "committed_offsets.py": {"_acknowledge", "_commit_held", "_confirm"},
+    "committed_offsets.py": {"_commit_held"},
     "fetch.py": {"answer_message_sets"},
     "fetch_reading.py": {"run"},
     "fetched_offsets.py": {"_or_refuse"},
     "group_creation.py": {"ask"},
     "mirroring.py": {"quietly"},
     "produce.py": {"_find_topic", "_open_beside", "_start_in_slices"},
+    "queued_commits.py": {"_acknowledge", "_confirm"},
 }
 """Coroutines of handlers that turn each failure into an answer, or need none: Produce is answered at its time-out."""
 

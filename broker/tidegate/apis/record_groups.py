@@ -5,8 +5,8 @@ Handlers call these only while there are such topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import structlog
@@ -85,34 +85,31 @@ async def note_consumer_owner(call: Call, keys: GroupKeys, member_id: str, assig
     await call.context.logs.record_groups.own(keys.group_id, owners)
 
 
-Topics = Sequence[tuple[Any, Topic | None]]
-"""Of a commit: each topic of the request, and the topic that this broker has cached."""
-Codes = Sequence[tuple[Any, Sequence[tuple[int, int]]]]
-"""Of each of these topics: its label in the answer, its partitions with their codes."""
+CommittedOffsets = Sequence[tuple[Topic, Mapping[int, int]]]
+"""Of a commit: each topic, and the offsets of its valid partitions, by partition."""
 
 
-def record_commits(call: Call, group_id: str, topics: Topics, results: Codes) -> list[RecordCommit]:
+def record_commits(call: Call, group_id: str, committed: CommittedOffsets) -> list[RecordCommit]:
     """What the script of a commit acknowledges: on one Redis server, its valid partitions of format record."""
     if call.store.is_sharded:
         return []
     return [
         RecordCommit(log.keys.log, log.keys.meta, log.keys.readers, group_id, log.ids.id_before(offset))
-        for log, offset in _committed(call, topics, results)
+        for log, offset in _offsets_of_logs(call, committed)
     ]
 
 
-async def acknowledge(call: Call, group_id: str, topics: Topics, results: Codes) -> None:
+async def acknowledge(call: Call, group_id: str, committed: CommittedOffsets) -> None:
     """On Redis Cluster: acknowledge a stored commit in the Redis groups of its topics of format record."""
-    await call.context.logs.record_groups.acknowledge(group_id, _committed(call, topics, results))
+    await call.context.logs.record_groups.acknowledge(group_id, _offsets_of_logs(call, committed))
 
 
-def _committed(call: Call, topics: Topics, results: Codes) -> list[tuple[RecordLog, int]]:
-    commits: list[tuple[RecordLog, int]] = []
-    for (wanted, topic), (_, codes) in zip(topics, results, strict=True):
-        offsets = {one.partition_index: one.committed_offset for one in wanted.partitions}
-        valid = [index for index, code in codes if not code and offsets[index] >= 0]
-        commits += [(log, offsets[log.index]) for log in _logs(call, topic, valid)]
-    return commits
+def _offsets_of_logs(call: Call, committed: CommittedOffsets) -> list[tuple[RecordLog, int]]:
+    return [
+        (log, offsets[log.index])
+        for topic, offsets in committed
+        for log in _logs(call, topic, [index for index, offset in offsets.items() if offset >= 0])
+    ]
 
 
 async def program_offsets(call: Call, group_id: str, places: Iterable[tuple[str, int]]) -> dict[str, Committed]:

@@ -111,10 +111,8 @@ def split_field(text: str) -> tuple[str, int]:
 
 def entry_json(offset: int, leader_epoch: int, topic_id: str, metadata: str) -> str:
     """The stored JSON without its end: the script appends the commit time, by Redis's clock, and the closing brace."""
-    return (
-        f'{{"offset":{offset},"leader_epoch":{leader_epoch},"topic_id":"{topic_id}",'
-        f'"metadata":{encode_basestring(metadata)}'
-    )
+    quoted = encode_basestring(metadata) if metadata else '""'
+    return f'{{"offset":{offset},"leader_epoch":{leader_epoch},"topic_id":"{topic_id}","metadata":{quoted}'
 
 
 def parse_entry(value: bytes) -> Committed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import cache
+from itertools import starmap
 from typing import Final
 from uuid import UUID
 
@@ -73,7 +74,7 @@ def offset_commit(version: int, topics: Sequence[tuple[TopicLabel, Sequence[tupl
     for topic, partitions in topics:
         out.append(topic_label(topic, flexible))
         out.append(length(len(partitions), flexible))
-        out += [pack(partition, error_code) for partition, error_code in partitions]
+        out += starmap(pack, partitions)
         if flexible:
             out.append(NO_TAGS)
     if flexible:

@@ -20,8 +20,8 @@ async def test_commits_behind_one_that_cannot_be_answered_are_answered() -> None
 
     catalog = SimpleNamespace(get=lambda org, name: None, find=find)
     offsets = SimpleNamespace(held={}, takes_metadata=lambda metadata: True)
-    context = SimpleNamespace(catalog=catalog, offsets=offsets, tasks=TaskSet(), group_limits=None)
     store = SimpleNamespace(group_keys=lambda org, group_id: SimpleNamespace(group=group_id))
+    context = SimpleNamespace(catalog=catalog, offsets=offsets, store=store, tasks=TaskSet(), group_limits=None)
     bodies, reasons = list[bytes](), list[str]()
 
     def fail(body: Any) -> None:
