@@ -6,7 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import structlog
 import uvloop
@@ -15,6 +15,7 @@ import tidegate
 from tidegate.broker import build
 from tidegate.errors import StoreUnavailable
 from tidegate.host import HostProcess
+from tidegate.http.admin_port import AdminPort
 from tidegate.process import Signals, bind
 from tidegate.server.listener import Server
 from tidegate.server.ports import Ports
@@ -25,9 +26,6 @@ from tidegate.store.store import Store
 from tidegate.telemetry import logs as logging_setup
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.tracing import Tracing
-
-if TYPE_CHECKING:
-    from tidegate.http.routes import AdminServer
 
 logger = structlog.get_logger()
 
@@ -44,7 +42,7 @@ class App:
         self._tracing = tracing = Tracing() if settings.tracing else None
         store, new_server = (Store, Server) if tracing is None else (tracing.store, tracing.server)
         self.broker = build(settings, store(settings), self._ports.advertised(), new_server=new_server, host=host)
-        self._admin: AdminServer | None = None
+        self._admin = AdminPort(self.broker.health, self._admin_socket, self.broker.context)
         self._loops = BackgroundTasks()
 
     async def start(self) -> None:
@@ -68,8 +66,6 @@ class App:
         logger.info("ready", port=ports.numbers[0], version=tidegate.__version__)
 
     async def _start_admin(self) -> None:
-        server = await asyncio.to_thread(_admin_server)
-        self._admin = server(self.broker.health, self._admin_socket, self.broker.context)
         try:
             await self._admin.start()
         except OSError as error:
@@ -80,20 +76,12 @@ class App:
         await self._loops.close()
         try:
             async with asyncio.timeout(_CLOSE_S):
-                if self._admin is not None:
-                    await self._admin.close()
+                await self._admin.close()
                 await self.broker.close()
         except TimeoutError:
             logger.warning("not_closed_in_time", seconds=_CLOSE_S)
         if self._tracing is not None:
             await asyncio.to_thread(self._tracing.close)
-
-
-def _admin_server() -> type[AdminServer]:
-    """The admin HTTP server, imported once clients are served: aiohttp and the routes take as long as the rest."""
-    from tidegate.http.routes import AdminServer
-
-    return AdminServer
 
 
 async def run(settings: Settings, unknown: Sequence[str] = (), host: HostProcess | None = None) -> None:

@@ -30,19 +30,6 @@ from tidegate.security.identity import DEFAULT_ORG
 logger = structlog.get_logger()
 
 LOGIN_PATH: Final = "/console/login"
-CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-HEADERS: Final = {
-    "Content-Security-Policy": CSP,
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-}
-
 _OPEN: Final = ("/health/",)
 _OPEN_TO_LOG_IN: Final = (LOGIN_PATH, "/console/static/")
 LOGOUT_PATH: Final = "/console/logout"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from functools import cache, partial
 
 from aiohttp import web
@@ -16,14 +15,15 @@ from aiohttp.typedefs import Handler
 import tidegate
 from tidegate.apis.call import BrokerContext
 from tidegate.errors import KafkaError
-from tidegate.http import api, login, problems
-from tidegate.http.access import HEADERS, OWN_DRAIN_PATH, Access, is_page
+from tidegate.http import api, login, probes, problems
+from tidegate.http.access import OWN_DRAIN_PATH, Access, is_page
 from tidegate.http.api import openapi
 from tidegate.http.api.endpoint import BODY_BYTES_MAX, CONTEXT, PREFIX, READ_CACHE
 from tidegate.http.connection_limiter import CHECK_INTERVAL_MS, ConnectionLimiter
 from tidegate.http.console import pages as console
 from tidegate.http.console.rendering import ROOT as CONSOLE_ROOT
 from tidegate.http.console.site import CONSOLE, Console, refused
+from tidegate.http.headers import HEADERS
 from tidegate.http.health import Health
 from tidegate.http.login import ACCESS
 from tidegate.http.oidc import OpenIdLogin
@@ -54,16 +54,15 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def live(request: web.Request) -> web.Response:
-    """200 while the event loop runs."""
-    return web.json_response({"live": True})
+    """Answer the liveness probe."""
+    status, body = probes.live_answer()
+    return web.json_response(body, status=status)
 
 
 async def ready(request: web.Request) -> web.Response:
-    """200 when a new client would be served, else 503 with the reasons. How scripts are run changes neither."""
-    health = request.app[HEALTH]
-    reasons, scripts = health.reasons(), "functions" if health.runs_functions() else "evalsha"
-    body = {"ready": not reasons, "reasons": reasons, "redis_scripts": scripts}
-    return web.json_response(body, status=503 if reasons else 200)
+    """Answer the readiness probe."""
+    status, body = probes.ready_answer(request.app[HEALTH])
+    return web.json_response(body, status=status)
 
 
 async def metrics(request: web.Request) -> web.StreamResponse:
@@ -150,8 +149,8 @@ def application(
     app.add_routes(
         [
             web.get("/", index),
-            web.get("/health/live", live),
-            web.get("/health/ready", ready),
+            web.get(probes.LIVE_PATH, live),
+            web.get(probes.READY_PATH, ready),
             web.get("/metrics", metrics),
         ]
     )
@@ -159,14 +158,10 @@ def application(
 
 
 class AdminServer:
-    """The admin HTTP server on a bound socket.
+    """The admin HTTP server; `bound_to` is the address of its port. Raises CannotStart for secrets and roles."""
 
-    Raises CannotStart for secrets that cannot be read, and OSError at `start` when it cannot listen.
-    """
-
-    def __init__(self, health: Health, sock: socket.socket, context: BrokerContext) -> None:
+    def __init__(self, health: Health, bound_to: str, context: BrokerContext) -> None:
         settings = context.settings
-        bound_to = str(sock.getsockname()[0])
         secrets, security = Secrets.read(settings), context.security
         self._people = People(settings, secrets, None if security is None else security.users)
         cluster_id = context.broker_lease.cluster_id
@@ -181,25 +176,22 @@ class AdminServer:
             keepalive_timeout=self._connection_limiter.idle_s,
             auto_decompress=False,  # compressed requests are not accepted
         )
-        self._sock = sock
         self._loops = BackgroundTasks()
-        self._listening: asyncio.Server | None = None
 
     async def start(self) -> None:
         await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        loop = asyncio.get_running_loop()
-        self._listening = await loop.create_server(lambda: self._connection_limiter.protocol(server), sock=self._sock)
         self._loops.every("admin_door", CHECK_INTERVAL_MS, self._connection_limiter.close_slow)
 
+    def protocol(self) -> asyncio.Protocol:
+        """The protocol of a new connection."""
+        server = self._runner.server
+        assert server is not None
+        return self._connection_limiter.protocol(server)
+
     async def close(self) -> None:
-        """Stop listening and close all connections."""
-        if self._listening is not None:
-            self._listening.close()
+        """Close all connections."""
         await self._loops.close()
         await self._runner.cleanup()
         await self._people.close()
         if self._access.issuer is not None:
             await self._access.issuer.close()
-        self._sock.close()

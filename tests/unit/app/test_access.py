@@ -19,7 +19,8 @@ from yarl import URL
 
 from tidegate.cli.options import load, unknown_variables
 from tidegate.http import routes
-from tidegate.http.access import HEADERS, Access, FailedLogins
+from tidegate.http.access import Access, FailedLogins
+from tidegate.http.headers import HEADERS
 from tidegate.http.health import Health
 from tidegate.http.secrets import Role, Secrets
 from tidegate.http.sessions import COOKIE, CSRF_HEADER, SESSION_S, Sessions

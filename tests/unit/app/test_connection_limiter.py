@@ -40,9 +40,11 @@ async def listening() -> AsyncIterator[int]:
         audit=None,
         broker_lease=SimpleNamespace(cluster_id="c1", node_id=1),
     )
-    admin = AdminServer(Health(lambda: True, lambda: True, listening=True), sock, context)
+    admin = AdminServer(Health(lambda: True, lambda: True, listening=True), "127.0.0.1", context)
     await admin.start()
+    server = await asyncio.get_running_loop().create_server(admin.protocol, sock=sock)
     yield sock.getsockname()[1]
+    server.close()
     await admin.close()
 
 
