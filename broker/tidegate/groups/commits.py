@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from tidegate.groups.coalesce import Gathered
 from tidegate.groups.identity import candidate
+from tidegate.groups.tick_batch import Gathered
 from tidegate.store.link import Arg
 from tidegate.store.store import Store
 

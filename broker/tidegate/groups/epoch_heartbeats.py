@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.consumer.stored import instance_text
 from tidegate.groups.expire_and_retry import FaultyGroups
 from tidegate.groups.heartbeat_snapshots import SESSION_SHARE, GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import SessionRenewals
+from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
@@ -46,7 +46,7 @@ class EpochHeartbeats:
 
     def __init__(self, store: Store, snapshots: HeartbeatSnapshots, topics_version: Callable[[], int]) -> None:
         self._store, self.snapshots, self._topics_version = store, snapshots, topics_version
-        self._tick: Coalescer[Queued] = Coalescer(self._flush)
+        self._tick: TickBatch[Queued] = TickBatch(self._flush)
         self.renewals = SessionRenewals(self._send_renewals)
         self._faulty = FaultyGroups()
 

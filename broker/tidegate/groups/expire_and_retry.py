@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 import structlog
 
 from tidegate.errors import CoordinatorNotAvailable
-from tidegate.groups.coalesce import Gathered
 from tidegate.groups.model import GROUP_EVENTS_MAX
+from tidegate.groups.tick_batch import Gathered
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Faulty, Unknown

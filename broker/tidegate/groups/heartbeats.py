@@ -14,11 +14,11 @@ from time import perf_counter
 from typing import Final
 
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.expire_and_retry import BrokerName, ExpiringCall, FaultyGroups, nobody
 from tidegate.groups.expiry import expirer
 from tidegate.groups.heartbeat_snapshots import GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
+from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.settings import Settings
 from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
@@ -79,7 +79,7 @@ class Heartbeats:
         self._clock = clock
         self._expire = expirer(store, broker)
         self._faulty = FaultyGroups()
-        self._tick: Coalescer[QueuedHeartbeat] = Coalescer(self._flush, all_shards=not store.is_sharded)
+        self._tick: TickBatch[QueuedHeartbeat] = TickBatch(self._flush, all_shards=not store.is_sharded)
         self.snapshots = HeartbeatSnapshots(store, clock, coordinates)
         self._renewals: dict[str, list[MemberSnapshot]] = {}
         self._timer: asyncio.TimerHandle | None = None

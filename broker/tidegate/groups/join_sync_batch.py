@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from tidegate.errors import StoreUnavailable
-from tidegate.groups.coalesce import Coalescer, Gathered
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     extend_sessions_after_outage,
     group_script_args,
     group_script_keys,
 )
+from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.groups.waiters import GroupStatus
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -68,7 +68,7 @@ class RequestBatcher:
             broker,
             apply_status,
         )
-        self._tick: Coalescer[_Request] = Coalescer(self._flush)
+        self._tick: TickBatch[_Request] = TickBatch(self._flush)
 
     async def submit(self, keys: GroupKeys, args: Sequence[Arg], trailing_args: Sequence[Arg] = ()) -> BatchReply:
         """Enter a request; retried if the reply was lost, which is safe because the arguments identify the request.

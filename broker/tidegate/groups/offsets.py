@@ -21,7 +21,6 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import CoordinatorNotAvailable
-from tidegate.groups.coalesce import Gathered
 from tidegate.groups.commits import (
     FEW_ENTRIES,
     WITHOUT_LEASE,
@@ -44,6 +43,7 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.groups.expiry import expirer
 from tidegate.groups.model import GROUP_EVENTS_MAX
+from tidegate.groups.tick_batch import Gathered
 from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg

@@ -14,7 +14,7 @@ Gathered = list[tuple[GroupKeys, list[Item]]]
 """Groups that one script may read, each with its items in order of arrival."""
 
 
-class Coalescer(Generic[Item]):
+class TickBatch(Generic[Item]):
     """Items of one tick, by group; `flush(groups)` runs at the end of the tick.
 
     It runs once for each shard, or with `all_shards` once: then one script may read groups of several shards, which
