@@ -17,6 +17,7 @@ from tidegate.store.clocks import clock_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 
 logger = structlog.get_logger()
 
@@ -47,17 +48,15 @@ class Retention:
         self._shards = shards
         self._broker = broker
         self._on_gone = on_gone
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
 
     async def start(self) -> None:
         """Start to sweep every CHECK_INTERVAL_S."""
-        self._task = asyncio.create_task(self._sweep_for_ever(), name="offsets-retention")
+        self._tasks.start(self._sweep_for_ever(), "offsets-retention")
 
     async def close(self) -> None:
         """Stop; a running sweep is cancelled, the next broker's sweep continues."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     async def _sweep_for_ever(self) -> None:
         while True:

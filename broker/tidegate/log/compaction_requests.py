@@ -19,6 +19,7 @@ from tidegate.log.compactor import resolved_after_s
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -47,22 +48,20 @@ class CompactionRequests:
         self._key = store.cluster_keys.compactions
         self._wanted = asyncio.Event()
         self._compacting = asyncio.Lock()
-        self._serving: set[asyncio.Task[None]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._serving = TaskSet()
+        self._tasks = TaskSet()
 
     def start(self) -> None:
         """Listen, and serve what was requested before."""
         self._store.pubsub.listen(self._store.cluster_keys.compaction_requests, self._on_request)
         self._wanted.set()
-        self._task = asyncio.create_task(self._run(), name="compaction-requests")
+        self._tasks.start(self._run(), "compaction-requests")
 
     async def close(self) -> None:
         """Stop; other brokers take over what this one serves."""
         self._store.pubsub.forget(self._store.cluster_keys.compaction_requests, self._on_request)
-        tasks = [*self._serving, *((self._task,) if self._task is not None else ())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.close()
+        await self._serving.close()
 
     def _on_request(self, _: bytes | None) -> None:
         self._wanted.set()
@@ -84,12 +83,10 @@ class CompactionRequests:
             (item,) = await self._store.run(TAKE_COMPACTION, [self._key], LEASE_MS)
             if not item:
                 return
-            task = asyncio.create_task(self._serve(item.decode()), name="compaction-request")
-            self._serving.add(task)
-            task.add_done_callback(self._serving.discard)
+            self._serving.start(self._serve(item.decode()), "compaction-request")
 
     async def _serve(self, item: str) -> None:
-        renewing = asyncio.create_task(self._renew(item))
+        renewing = self._tasks.start(self._renew(item))
         try:
             result = await self._result(item)
             await self._update(item, result)

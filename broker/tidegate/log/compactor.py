@@ -12,6 +12,7 @@ from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.log.compaction import compact
 from tidegate.log.lru_cache import LruCache
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
     from tidegate.log.partition import PartitionLog
@@ -46,17 +47,15 @@ class Compactor:
         self._wanted = asyncio.Event()
         self._ends = LruCache[bytes, tuple[int, float]](_ENDS_BYTES_MAX)
         """By item: a past log end, and when it was read, seconds."""
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
 
     def start(self) -> None:
         """Start."""
-        self._task = asyncio.create_task(self._run(), name="compaction")
+        self._tasks.start(self._run(), "compaction")
 
     async def close(self) -> None:
         """Stop; the new stream of an interrupted compaction is removed or expires."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     def offer(self, log: PartitionLog, item: bytes) -> None:
         """Compact the log later if its topic asks for it; `item` is its member of the upkeep list."""

@@ -19,6 +19,7 @@ from tidegate.log.retention_check import check_retention
 from tidegate.settings import Settings
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
@@ -54,13 +55,13 @@ class Retention:
         self._find_topic = find_topic
         self._find_log = find_log
         self._interval_ms = CHECK_INTERVAL_MS
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskSet()
         self._compactor = Compactor(self._store, self._interval_ms)
         self._requests = CompactionRequests(self._store, self._log_of, refresh_topics)
 
     def start(self) -> None:
         """Start the periodic check."""
-        self._task = asyncio.create_task(self._run(), name="retention")
+        self._tasks.start(self._run(), "retention")
         self._compactor.start()
         self._requests.start()
 
@@ -68,9 +69,7 @@ class Retention:
         """Stop."""
         await self._requests.close()
         await self._compactor.close()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        await self._tasks.close()
 
     async def _run(self) -> None:
         while True:

@@ -20,6 +20,7 @@ from tidegate.errors import KafkaError, StoreUnavailable
 from tidegate.store.keys import TransactionKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
+from tidegate.store.tasks import TaskSet
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.transactions.coordinator import Coordinator
 from tidegate.transactions.model import TIMEOUT_MAX_MS
@@ -49,6 +50,7 @@ class TransactionSweep:
         self._prefers = prefers
         self._loops = BackgroundTasks()
         self._sweeps = itertools.count()
+        self._tasks = TaskSet()
         self._sweeping: dict[int, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -58,9 +60,7 @@ class TransactionSweep:
     async def close(self) -> None:
         """Stop the sweep, and what this broker completes."""
         await self._loops.close()
-        for task in self._sweeping.values():
-            task.cancel()
-        await asyncio.gather(*self._sweeping.values(), return_exceptions=True)
+        await self._tasks.close()
         await self._coordinator.close()
 
     async def sweep(self) -> None:
@@ -70,7 +70,7 @@ class TransactionSweep:
         if next(self._sweeps) % ALL_SHARDS_EVERY:
             shards = set(filter(self._prefers, shards))
         for shard in shards - self._sweeping.keys():
-            self._sweeping[shard] = asyncio.get_running_loop().create_task(self._sweep_shard(shard))
+            self._sweeping[shard] = self._tasks.start(self._sweep_shard(shard))
         if self._sweeping:  # an unresponsive node does not delay the other shards
             await asyncio.wait(self._sweeping.values(), timeout=INTERVAL_MS / 1000)
         for shard in [shard for shard, task in self._sweeping.items() if task.done()]:
