@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from tests.support.samples import sample
-from tests.support.versions import VERSIONS
+from tests.support.versions import VERSIONS, in_every_version
 from tidegate.apis.registry import error_response
 from tidegate.protocol import codec
 from tidegate.protocol.codec import DecodeError
@@ -25,9 +25,7 @@ from tidegate.protocol.schema_walk import plan_of
 from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.protocol.versions import Fields
 
-EVERY = [(key, version) for key, (first, last) in VERSIONS.items() for version in range(first, last + 1)]
 DELEGATION_TOKENS = (38, 39, 40)
-every_version = pytest.mark.parametrize(("api_key", "version"), EVERY)
 
 
 def body_of(request: Any) -> bytes:
@@ -41,14 +39,14 @@ def written(api_key: int, version: int) -> tuple[Any, bytes]:
     return request, body_of(request)
 
 
-@every_version
+@in_every_version
 def test_request_is_read_as_it_was_written(api_key: int, version: int) -> None:
     request, body = written(api_key, version)
     assert codec.decode(api_key, version, body) == request
     assert codec.decode(api_key, version, memoryview(bytearray(body))) == request
 
 
-@every_version
+@in_every_version
 def test_request_has_every_field_of_the_newest_version(api_key: int, version: int) -> None:
     def compare(request: Any, newest: type[Any]) -> None:
         for field in dataclasses.fields(newest):
@@ -62,7 +60,7 @@ def test_request_has_every_field_of_the_newest_version(api_key: int, version: in
     compare(codec.decode(api_key, version, body), load_request_schema(api_key, VERSIONS[api_key][1]))
 
 
-@every_version
+@in_every_version
 def test_every_truncation_is_refused(api_key: int, version: int) -> None:
     _, body = written(api_key, version)
     for size in range(len(body)):
@@ -70,13 +68,13 @@ def test_every_truncation_is_refused(api_key: int, version: int) -> None:
             codec.decode(api_key, version, body[:size])
 
 
-@every_version
+@in_every_version
 def test_bytes_behind_a_request_are_ignored(api_key: int, version: int) -> None:
     request, body = written(api_key, version)
     assert codec.decode(api_key, version, body + b"\1") == request
 
 
-@every_version
+@in_every_version
 def test_request_does_not_reach_into_the_next_frame(api_key: int, version: int) -> None:
     _, body = written(api_key, version)
     for size in range(len(body)):
@@ -84,7 +82,7 @@ def test_request_does_not_reach_into_the_next_frame(api_key: int, version: int) 
             codec.decoder(api_key, version)(body + bytes(64), 0, size)
 
 
-@every_version
+@in_every_version
 def test_unknown_tagged_fields_are_skipped(api_key: int, version: int) -> None:
     request, body = written(api_key, version)
     if not type(request).__flexible__:
@@ -104,13 +102,13 @@ def test_unknown_tagged_fields_deep_inside() -> None:
     assert codec.decode(1, 18, body[:partition_end] + tag + body[partition_end + 1 :]) == request
 
 
-@every_version
+@in_every_version
 def test_rewritten_body_is_the_same_request(api_key: int, version: int) -> None:
     request, body = written(api_key, version)
     assert plan_of(type(request)).rewrite(body, 0, len(body)) == body
 
 
-@every_version
+@in_every_version
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_rubbish_is_refused_and_never_ends_the_process(api_key: int, version: int, data: st.DataObject) -> None:
@@ -239,14 +237,14 @@ def test_moved_fields_of_responses() -> None:
     assert answer(3, 9, metadata).cluster_authorized_operations == -(1 << 31)
 
 
-@every_version
+@in_every_version
 def test_newest_response_is_written_in_every_version(api_key: int, version: int) -> None:
     if api_key in (0, 1, 8, 9, 28):
         return  # written by hand; topics have names in one version and ids in the next
     answer(api_key, version, sample(load_response_schema(api_key, VERSIONS[api_key][1])))
 
 
-@every_version
+@in_every_version
 def test_every_api_can_return_an_error(api_key: int, version: int) -> None:
     request = codec.decode(api_key, version, written(api_key, version)[1])
     if api_key in DELEGATION_TOKENS:  # their times are -1 then, as in Kafka; kio reads no such time

@@ -9,22 +9,19 @@ from typing import Any
 import pytest
 
 from tests.support.samples import sample
-from tidegate.apis import registry
+from tests.support.versions import in_every_version
 from tidegate.apis.call import Body
 from tidegate.protocol import codec, log_writers
 from tidegate.protocol.schemas import load_response_schema
 from tidegate.protocol.throttle_time import with_throttle_time
-from tidegate.protocol.versions import is_old
-
-VERSIONS = [(api.key, version) for api in registry.load_all().values() for version in range(api.first, api.last + 1)]
 
 
-@pytest.mark.parametrize(("key", "version"), [one for one in VERSIONS if not is_old(*one)])
-def test_every_version_changes_only_its_throttle_time(key: int, version: int) -> None:
-    entity = load_response_schema(key, version)
+@in_every_version
+def test_every_version_changes_only_its_throttle_time(api_key: int, version: int) -> None:
+    entity = load_response_schema(api_key, version)
     whole = sample(entity)
 
-    body = b"".join(with_throttle_time(key, version, codec.written(entity, whole), 1234))
+    body = b"".join(with_throttle_time(api_key, version, codec.written(entity, whole), 1234))
 
     read, size = codec.entity_reader(entity)(body, 0)
     if "throttle_time" in {field.name for field in dataclasses.fields(entity)}:
