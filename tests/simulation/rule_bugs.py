@@ -126,8 +126,8 @@ RULE_BUGS: Final = {
     Rule.GROUP_SKIP: RuleBug(
         PlantedBug(
             "broker/tidegate/apis/plain_offset_fetch.py",
-            "_FETCHED_EPOCH(index, int(offset), int(leader_epoch))",
-            "_FETCHED_EPOCH(index, int(offset) + 1, int(leader_epoch))",
+            "_PLAIN(index, int(offset[10:]), int(leader_epoch[15:]), no_metadata)",
+            "_PLAIN(index, int(offset[10:]) + 1, int(leader_epoch[15:]), no_metadata)",
             "P3: a group continues behind the record that follows its committed offset",
         ),
         "group",

@@ -8,6 +8,7 @@ the general way (`fetched_offsets`), which gets what was read. Both give the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from struct import Struct
 from typing import Any, Final
 
@@ -25,6 +26,10 @@ OtherWay = Callable[[Call, Any, dict[str, Committed] | Failure | Exception], Non
 
 _FETCHED: Final = Struct(">iq").pack
 _FETCHED_EPOCH: Final = Struct(">iqi").pack
+_PLAIN: Final = Struct(">iqi4s").pack
+"""Partition, offset, leader epoch; the last 4 bytes are of no metadata and no error."""
+_NO_METADATA: Final = b'"metadata":""'
+"""The fourth member of a stored value, up to a comma."""
 _THROTTLED_FROM, _ERROR_FROM, _EPOCHS_FROM, _FLEXIBLE_FROM, _GROUPS_FROM = 3, 2, 5, 6, 8
 _NO_ERROR: Final = INT16(0)
 
@@ -52,20 +57,25 @@ def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
     if request.require_stable:
         fields.append(UNSTABLE_FIELD)
     wanted = tuple(fields)
-
-    def on_values(values: Sequence[bytes | None] | Failure) -> None:
-        try:
-            body = _body(call, request, group, values)
-        except Exception as error:  # noqa: BLE001 - the request must be answered
-            other_way(call, request, error)
-            return
-        if body is None:
-            other_way(call, request, _read(wanted, values))
-        else:
-            call.reply(body)
-
+    on_values = partial(_answer, call, request, wanted, other_way)
     context.offsets.fetch_values(call.store.group_keys(call.org, group.group_id), wanted, on_values)
     return True
+
+
+def _answer(
+    call: Call, request: Any, fields: tuple[str, ...], other_way: OtherWay, values: Sequence[bytes | None] | Failure
+) -> None:
+    try:
+        body = _body(call, request, request.groups[0], values)
+    except ValueError:  # a value that no commit wrote
+        body = None
+    except Exception as error:  # noqa: BLE001 - the request must be answered
+        other_way(call, request, error)
+        return
+    if body is None:
+        other_way(call, request, _read(fields, values))
+    else:
+        call.reply(body)
 
 
 def _topics(call: Call, group: Any) -> list[Topic | None]:
@@ -87,7 +97,7 @@ def _read(
 
 
 def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None] | Failure) -> bytes | None:
-    """The response; None if it needs more than the values."""
+    """The response; None if it needs more than the values. Raises ValueError as `_partitions` does."""
     if (
         isinstance(values, Failure)
         or call.context.catalog.record_topics
@@ -124,27 +134,39 @@ def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None] |
 def _partitions(
     version: int, indexes: Sequence[int], values: Sequence[bytes | None], topic_hex: bytes, out: list[bytes]
 ) -> bool:
-    """Write one topic's partitions; False if a value is not plain, or of another topic than `topic_hex`."""
-    flexible, has_epochs, match = version >= _FLEXIBLE_FROM, version >= _EPOCHS_FROM, PLAIN_ENTRY.match
+    """Write one topic's partitions; False if a value is not plain, or of another topic than `topic_hex`.
+
+    Raises ValueError for a value that has not the members of a stored one.
+    """
+    flexible, has_epochs, add = version >= _FLEXIBLE_FROM, version >= _EPOCHS_FROM, out.append
     end = _NO_ERROR + NO_TAGS if flexible else _NO_ERROR
     no_metadata = (b"\1" if flexible else INT16(0)) + end
     nothing = (_FETCHED_EPOCH(0, -1, -1) if has_epochs else _FETCHED(0, -1))[4:] + no_metadata
+    topic_member, plain_member = b'"topic_id":"%b"' % topic_hex, _NO_METADATA if has_epochs else None
     for index, value in zip(indexes, values, strict=True):
         if value is None:
             out += (index.to_bytes(4, "big", signed=True), nothing)
             continue
-        found = match(value)
-        if found is None:
+        offset, leader_epoch, topic_id, metadata, _ = value.split(b",", 4)
+        if topic_id != topic_member:
             return False
-        offset, leader_epoch, topic_id, metadata = found.groups()
-        if topic_id != topic_hex:
+        if metadata == plain_member:
+            add(_PLAIN(index, int(offset[10:]), int(leader_epoch[15:]), no_metadata))  # behind `{"offset":` and so on
+        elif not _with_metadata(version, index, value, end, out):
             return False
-        out.append(
-            _FETCHED_EPOCH(index, int(offset), int(leader_epoch)) if has_epochs else _FETCHED(index, int(offset))
-        )
-        if metadata:
-            size = len(metadata)
-            out += (uvarint(size + 1) if flexible else INT16(size), metadata, end)
-        else:
-            out.append(no_metadata)
+    return True
+
+
+def _with_metadata(version: int, index: int, value: bytes, end: bytes, out: list[bytes]) -> bool:
+    """Write a partition whose commit has metadata; False if it has escapes."""
+    found = PLAIN_ENTRY.match(value)
+    if found is None:
+        return False
+    offset, leader_epoch, _, metadata = found.groups()
+    size = len(metadata)
+    if version >= _EPOCHS_FROM:
+        out.append(_FETCHED_EPOCH(index, int(offset), int(leader_epoch)))
+    else:
+        out.append(_FETCHED(index, int(offset)))
+    out += (uvarint(size + 1) if version >= _FLEXIBLE_FROM else INT16(size), metadata, end)
     return True

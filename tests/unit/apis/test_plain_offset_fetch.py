@@ -136,6 +136,25 @@ def test_offset_fetch_escapes_and_staged_offsets_use_the_general_path(version: i
     assert values_reads == 1 and (88).to_bytes(2, "big") in body
 
 
+@pytest.mark.parametrize("version", [1, 5, 8, 10])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"offset": 5, "leader_epoch": 3, "topic_id": "%s", "metadata": "m", "commit_time": 1}',
+        '{"offset": 5,"leader_epoch": 3,"topic_id":"%s","metadata":"","commit_time":1}',
+        '{"offset":5,"leader_epoch":3,"topic_id":"%s","metadata":"a,b","commit_time":1,"expire_time":2}',
+        '{"metadata":"","leader_epoch":3,"topic_id":"%s","offset":5}',
+        '{"topic_id":"%s","metadata":"","leader_epoch":3,"offset":5}',
+    ],
+)
+def test_value_that_a_program_wrote_has_the_bytes_of_the_general_way(
+    version: int, text: str, monkeypatch: pytest.MonkeyPatch
+):
+    body, _ = both(monkeypatch, {"t:0": (text % TOPICS["t"].hex).encode()}, request_for([("t", [0])]), version)
+
+    assert (5).to_bytes(8, "big") in body
+
+
 @pytest.mark.parametrize(
     ("request_", "version", "record_topics"),
     [
