@@ -194,6 +194,8 @@ class Client:
     software_name: str = "unknown"
     software_version: str = "unknown"
     fetched: bool = False
+    reader: tuple[str, str, int] | None = None
+    """The connection as the group mirror identifies it, made at its first delivery."""
     has_share_session: bool = False
     """Whether share sessions end with the connection."""
     delayed: DelayedReply | None = None

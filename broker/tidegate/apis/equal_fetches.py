@@ -97,7 +97,9 @@ class EqualFetch:
         if answer.found.size < queue.min_bytes:
             self.begin()
             return None
-        self.cancel()
+        self._queue = None
+        del queue.fetches[self]
+        call.context.fetch_waits.leave(call.client.connection_id, self)
         try:
             call.reply(answer.response.body)
         except Exception as error:
@@ -127,9 +129,12 @@ def join(call: Call, request: Any) -> bool:
 
 
 def connection_of(call: Call) -> Connection:
-    """The connection of a request, as the mirror identifies it."""
+    """The connection of a request, as the mirror identifies it; one object until the client sends another id."""
     client = call.client
-    return call.client_id or "", f"/{client.host}", client.connection_id
+    connection = client.reader
+    if connection is None or connection[0] != call.client_id:
+        connection = client.reader = call.client_id or "", f"/{client.host}", client.connection_id
+    return connection
 
 
 def note_shared(context: BrokerContext, answer: SharedAnswer, connections: Sequence[Connection]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tidegate.apis.call import BrokerContext, Call, Client
+from tidegate.apis.equal_fetches import connection_of
 from tidegate.apis.fetch_sessions import Wanted
 from tidegate.groups.clients import read_clients
 from tidegate.groups.model import Synced
@@ -42,8 +43,7 @@ def note_fetched(call: Call, reported: Iterable[Wanted]) -> None:
 
 
 def _note_fetched(mirror: Mirror, call: Call, reported: Iterable[Wanted]) -> None:
-    client = call.client
-    connection = call.client_id or "", f"/{client.host}", client.connection_id
+    connection = connection_of(call)
     for wanted in reported:
         log, result = wanted.log, wanted.result
         if log is None or result is None or result.error_code or result.diverging is not None:

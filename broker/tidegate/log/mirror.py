@@ -130,16 +130,19 @@ class Mirror:
     ) -> None:
         """Several clients received the same entries."""
         if topic.config.mirror:
+            if self.commits_wait:
+                for connection in connections:
+                    self.fetched(topic, index, connection, offset, end_offset, bases)
+                return
             partition, now_s = self._partition(topic, index), self._loop.time()
+            judged_readers = partition.judged_readers
             for connection in connections:
-                judged = partition.judged_readers.get(connection)
+                judged = judged_readers.get(connection)
                 if judged is None:
                     partition.read_by(connection, now_s)
                 else:
                     judged.current_s = now_s
-                if self.commits_wait and partition.position(connection) != offset:
-                    self.before_step()
-                partition.fetched(connection, offset, end_offset, bases, now_s)
+            partition.fetched_together(connections, offset, end_offset, bases, now_s)
             self._reply(partition)
 
     def committed(self, topic: Topic, index: int, group_id: str, offset: int) -> None:

@@ -164,6 +164,22 @@ class PartitionNews:
             delivered[connection] = Delivered(now_s)
         delivered[connection].add(bases, id_of(bases[-1]) if bases else id_before(end_offset))
 
+    def fetched_together(
+        self, connections: Sequence[Connection], offset: int, end_offset: int, bases: Sequence[int], now_s: float
+    ) -> None:
+        """Several clients received the same entries, which are at least one."""
+        if self._news[-1].committed or len(self._position) + len(connections) > _READERS_MAX:
+            for connection in connections:
+                self.fetched(connection, offset, end_offset, bases, now_s)
+            return
+        positions, delivered, position = self._position, self._news[-1].delivered, id_of(bases[-1])
+        for connection in connections:
+            positions[connection] = end_offset
+            found = delivered.get(connection)
+            if found is None:
+                found = delivered[connection] = Delivered(now_s)
+            found.add(bases, position)
+
     def _is_committed(self, connection: Connection, offset: int) -> bool:
         """Whether an unwritten commit of the client's group is above `offset`, or rewound from above it."""
         committed, rewound = self._news[-1].committed, self._news[-1].rewound

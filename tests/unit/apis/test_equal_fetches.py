@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.log_broker import Asked, Connection, fetch_request
 from tests.unit.apis.fakes import BATCH_BYTES, FakeBroker, FakeLog
-from tidegate.apis.equal_fetches import EqualFetch
+from tidegate.apis.equal_fetches import EqualFetch, connection_of
 from tidegate.errors import StoreUnavailable
 
 WAIT_MS = 30_000
@@ -244,17 +244,9 @@ async def test_equal_fetches_unavailable_store_is_reported_to_all(clock: Clock):
 async def test_equal_fetches_failed_reply_closes_its_connection_only(monkeypatch: pytest.MonkeyPatch):
     waiting = Waiting()
     asked = waiting.send(4)
-    reached = 0
-
-    def fail_once(self: EqualFetch) -> None:
-        nonlocal reached
-        reached += 1
-        if reached == 2:
-            monkeypatch.setattr(self._call, "reply", lambda body: 1 / 0)
-        cancel(self)
-
-    cancel = EqualFetch.cancel
-    monkeypatch.setattr(EqualFetch, "cancel", fail_once)
+    (queued,) = waiting.broker.context.fetch_waits._parked[2]
+    assert isinstance(queued, EqualFetch)
+    monkeypatch.setattr(queued._call, "reply", lambda body: 1 / 0)
     waiting.log.grow()
     await run_callbacks()
 
@@ -271,3 +263,15 @@ async def test_fetch_connection_is_known_to_mirror_until_it_closes():
     waiting.connections[1].close()
 
     assert mirror.connections == {0}
+
+
+async def test_connection_of_is_one_object_per_client_id():
+    waiting = Waiting()
+    waiting.send()
+    (fetch,) = waiting.broker.context.fetch_waits._parked[0]
+    call: Any = fetch._call  # type: ignore[attr-defined]
+    first, second = connection_of(call), connection_of(call)
+    call.client_id = "other"
+
+    assert first is second and first == ("test", "/127.0.0.1", 0)
+    assert connection_of(call) == ("other", "/127.0.0.1", 0)
