@@ -31,7 +31,8 @@ from tidegate.protocol.codec import decode
 from tidegate.protocol.framing import FrameError, Splitter
 from tidegate.protocol.primitives import DecodeError
 from tidegate.protocol.produce_request import read_produce
-from tidegate.records.batch import HEADER_BYTES, Batch, Codec, iter_headers, parse_produced
+from tidegate.records.batch import Batch, Codec, iter_headers, parse_produced
+from tidegate.records.batch_header import HEADER_BYTES
 from tidegate.records.build import seal
 from tidegate.records.compression import decompress
 from tidegate.records.conversion import Limits, batch_of_messages

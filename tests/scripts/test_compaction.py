@@ -18,8 +18,8 @@ from tidegate.log.compactor import Compactor
 from tidegate.log.partition import PartitionLog
 from tidegate.monitoring.lag_reading import READ_LAG
 from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import DELETE_HORIZON
 from tidegate.records.build import NewRecord, build_batch
-from tidegate.records.cleaning import DELETE_HORIZON
 from tidegate.records.record import read_records
 from tidegate.settings import Settings
 from tidegate.store.store import Store

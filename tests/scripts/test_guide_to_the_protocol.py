@@ -63,7 +63,8 @@ from tests.support.guide_wire import (
     string,
 )
 from tests.support.valkey import ValkeyServer
-from tidegate.records.batch import CONTROL, TRANSACTIONAL, Batch
+from tidegate.records.batch import Batch
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch
 
 

@@ -19,7 +19,8 @@ from tidegate.log.record_format import record_append
 from tidegate.log.record_format.record_append import APPEND_RECORDS
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.record_format.record_retention import apply_retention
-from tidegate.records.batch import TRANSACTIONAL, Batch, Codec
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.entry_ids import RecordIds
 from tidegate.records.record import Record, read_records

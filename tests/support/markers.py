@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tidegate.records.batch import CONTROL, TRANSACTIONAL
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tidegate.records.batch import HEADER, HEADER_BYTES, Codec
+from tidegate.records.batch import Codec
+from tidegate.records.batch_header import HEADER, HEADER_BYTES
 from tidegate.records.build import NewRecord, encode_record, seal
 from tidegate.records.compression import compress
 

@@ -19,14 +19,14 @@ from tidegate.errors import KafkaError
 from tidegate.log.offload import CONVERTED
 from tidegate.protocol import old_responses
 from tidegate.protocol.old_responses import FetchedPartition
-from tidegate.records.batch import CONTROL, HEADER_BYTES, iter_headers
+from tidegate.records.batch import iter_headers
+from tidegate.records.batch_header import ATTRIBUTES_LOW_AT, CONTROL, HEADER_BYTES
 from tidegate.records.conversion import MessageSet, message_set
 
 logger = structlog.get_logger()
 
 INLINE_BYTES_MAX: Final = 16 * 1024
 """Bytes of uncompressed batches of one partition that are converted on the event loop: about a ms."""
-_ATTRIBUTES_LOW_AT: Final = 22
 _MAGIC_1_FROM: Final = 2
 _MAX_BYTES_FROM: Final = 3
 """Version from which on a request has a limit for the whole response, and gets one whole message at least (KIP-74)."""
@@ -36,7 +36,7 @@ _UNKNOWN: Final = ErrorCode.unknown_server_error.value
 def are_markers(buffers: Sequence[bytes | bytearray | memoryview]) -> bool:
     """Whether all batches are control batches, which have no messages. `buffers` as a log returns them, not empty."""
     first = buffers[0]
-    attributes = buffers[1][_ATTRIBUTES_LOW_AT - len(first)] if len(first) < HEADER_BYTES else first[_ATTRIBUTES_LOW_AT]
+    attributes = buffers[1][ATTRIBUTES_LOW_AT - len(first)] if len(first) < HEADER_BYTES else first[ATTRIBUTES_LOW_AT]
     return bool(attributes & CONTROL) and all(batch.is_control for batch in iter_headers(b"".join(buffers)))
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from struct import Struct
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -42,7 +41,8 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
 from tidegate.protocol.throttle_time import with_throttle_time
-from tidegate.records.batch import HEADER_BYTES, TRANSACTIONAL, Batch, parse_produced
+from tidegate.records.batch import Batch, parse_produced
+from tidegate.records.batch_header import ATTRIBUTES_LOW_AT, HEADER_BYTES, INT64, PRODUCER_AT, TRANSACTIONAL
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
 from tidegate.records.validation import RecordRules, RecordsRefused, is_storable_unopened, open_and_check, open_inline
@@ -63,9 +63,6 @@ BATCHES_FROM: Final = 3
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
 """Limit of memory for one decompressed batch: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
-_ATTRIBUTES_LOW_AT: Final = 22
-_PRODUCER_ID: Final = Struct(">q")
-_PRODUCER_ID_AT: Final = 43
 _COMPACT: Final = "compact"
 _SLICE: Final = 500
 """Partitions of a request that are queued before other requests run."""
@@ -100,10 +97,10 @@ def _refused_as_a_whole(request: ProduceRequest, version: int) -> ErrorCode | No
     if version < BATCHES_FROM:
         return None
     producer_ids = {
-        _PRODUCER_ID.unpack_from(records, _PRODUCER_ID_AT)[0]
+        INT64.unpack_from(records, PRODUCER_AT)[0]
         for _, partitions in request.topics
         for _, records in partitions
-        if records is not None and len(records) >= HEADER_BYTES and records[_ATTRIBUTES_LOW_AT] & TRANSACTIONAL
+        if records is not None and len(records) >= HEADER_BYTES and records[ATTRIBUTES_LOW_AT] & TRANSACTIONAL
     }
     if producer_ids and not request.transactional_id:
         is_absent = request.transactional_id is None

@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidegate.errors import InvalidProducerEpoch, InvalidTxnState, KafkaError, StoreUnavailable
-from tidegate.log.entries import CONTROL, TRANSACTIONAL
 from tidegate.log.outgoing import Appended, InTransaction, QueuedBatch
 from tidegate.log.producers_table import (
     REFUSALS,
@@ -25,6 +24,7 @@ from tidegate.log.producers_table import (
     find_duplicate,
     judge,
 )
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.control import read_marker
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ The algorithm has four steps, and each partition has at most one append command 
    cached LogState: accepted, duplicate, sequence gap, or refused. A refusal is sent only after a refresh that began
    after the batch was queued, because the cached state may be older than the log.
 2. Combine. The accepted batches, up to ENTRY_BYTES_MAX and ENTRY_BATCHES_MAX, become one stream entry.
-3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses
-   an id that is not above the stream's last id. This refusal is the compare-and-set: if another broker appended
-   first, the XADD fails, this broker reads the entries that it missed, and judges the batches again.
+3. Send. The entry that starts at offset `base` gets the id `<base>-1`, in one XADD with NOMKSTREAM. Redis refuses an
+   id not above the stream's last (compare-and-set): if another broker appended first, this one reads and judges again.
 4. Resolve. A successful XADD proves that the cached state was current, so the entry is applied to it without a read,
    and the producers receive their offsets. The next entry is sent before the replies of this one are written.
 
@@ -36,11 +35,12 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
 )
 from tidegate.log.admission import Admission, after
-from tidegate.log.entries import CONTROL, Entry, StrayEntry
+from tidegate.log.entries import Entry, StrayEntry
 from tidegate.log.outgoing import Appended, Commands, InFlightEntry, InTransaction, OnAppended, QueuedBatch
 from tidegate.log.producers_table import ProducerState
 from tidegate.log.unresolved import Unresolved
 from tidegate.log.waiting import WaitingBatches
+from tidegate.records.batch_header import CONTROL
 from tidegate.store.outcome import Failure, Gone, Moved, Refused, Stale, Unknown
 from tidegate.store.scripts import Script
 

@@ -9,28 +9,27 @@ leader epoch (12-15) are outside the CRC and are written when a batch is served.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from tidegate.errors import KafkaStorageError
+from tidegate.records.batch_header import (
+    ATTRIBUTES_AT,
+    ATTRIBUTES_TO_SEQUENCE,
+    HEADER_BYTES,
+    INT32,
+    LENGTH_AT,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    PLACE,
+    PLACE_BYTES,
+)
 
 Buffer = bytes | bytearray | memoryview
 
-_HEADER: Final = Struct(">hiqqqhi")  # from byte 21: attributes .. base sequence
-_HEADER_AT: Final = 21
-_PLACE: Final = Struct(">qii")
-_LENGTH: Final = Struct(">i")
-_LENGTH_AT: Final = 8
-_MAGIC_AT: Final = 16
-_MAGIC: Final = 2
-_LENGTH_EXCLUDES: Final = 12
-_BATCH_BYTES_MIN: Final = 61
 _SEQUENCE: Final = 1
 _SHOWN_BYTES: Final = 32
 _JOINED_BYTES_MAX: Final = 4_096
-
-TRANSACTIONAL: Final = 0x10
-CONTROL: Final = 0x20
 
 
 def id_of(base: int) -> str:
@@ -57,7 +56,7 @@ class Header(NamedTuple):
 
 def read_header(batch: Buffer) -> Header:
     """The header of a stored batch (v2, at least 61 bytes)."""
-    return Header._make(_HEADER.unpack_from(batch, _HEADER_AT))
+    return Header._make(ATTRIBUTES_TO_SEQUENCE.unpack_from(batch, ATTRIBUTES_AT))
 
 
 class Entry:
@@ -101,10 +100,10 @@ class Entry:
 
 
 def _placed(batch: Buffer, base: int, epoch: int) -> tuple[Buffer, ...]:
-    head = _PLACE.pack(base, _LENGTH.unpack_from(batch, 8)[0], epoch)
+    head = PLACE.pack(base, INT32.unpack_from(batch, LENGTH_AT)[0], epoch)
     if len(batch) <= _JOINED_BYTES_MAX:
-        return (head + batch[16:],)
-    return head, memoryview(batch)[16:]
+        return (head + batch[PLACE_BYTES:],)
+    return head, memoryview(batch)[PLACE_BYTES:]
 
 
 class StrayEntry(KafkaStorageError):
@@ -155,11 +154,11 @@ def until_torn(entries: list[Entry], strays: Iterable[StrayEntry]) -> list[Entry
 
 def _fault(batch: Any) -> str:
     """Why `batch` is not one whole batch; "" if it is one. The CRC is not computed."""
-    if len(batch) < _BATCH_BYTES_MIN:
+    if len(batch) < HEADER_BYTES:
         return f"a batch of {len(batch)} bytes"
-    if batch[_MAGIC_AT] != _MAGIC:
-        return f"a batch of magic {batch[_MAGIC_AT]}"
-    length = _LENGTH.unpack_from(batch, _LENGTH_AT)[0] + _LENGTH_EXCLUDES
+    if batch[MAGIC_AT] != MAGIC:
+        return f"a batch of magic {batch[MAGIC_AT]}"
+    length = INT32.unpack_from(batch, LENGTH_AT)[0] + LENGTH_OVERHEAD
     return "" if length == len(batch) else f"a batch of {len(batch)} bytes whose header says {length}"
 
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from tidegate.errors import KafkaError
-from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry
+from tidegate.log.entries import Entry
 from tidegate.log.producers_table import ProducerState
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.build import with_log_append_time
 from tidegate.store.keys import LogKeys
 from tidegate.store.link import Arg

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidegate.log.entries import CONTROL, TRANSACTIONAL, Entry, StrayEntry, read_header
+from tidegate.log.entries import Entry, StrayEntry, read_header
 from tidegate.log.open_transactions import OpenTransactions
 from tidegate.log.producers_table import ProducerState, advance, end_transaction
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.control import MarkerType, read_marker
 
 

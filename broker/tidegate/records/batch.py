@@ -1,19 +1,12 @@
 """A view of a record batch (format v2): header fields, checks, CRC, offsets.
 
-```
-0 base_offset      8 batch_length     12 partition_leader_epoch   16 magic        17 crc (of bytes 21..end)
-21 attributes      23 last_offset_delta 27 base_timestamp          35 max_timestamp
-43 producer_id     51 producer_epoch   53 base_sequence            57 record_count  61 records
-```
-Attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon. This module neither
-parses nor copies the records area. Source: Kafka's DefaultRecordBatch.
+This module neither parses nor copies the records area.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from struct import Struct
 from typing import Final
 
 from crc32c import crc32c
@@ -25,35 +18,32 @@ from tidegate.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
+from tidegate.records.batch_header import (
+    ATTRIBUTES_LOW_AT,
+    CODEC_BITS,
+    CONTROL,
+    CRC_FROM,
+    HEADER,
+    HEADER_BYTES,
+    INT32,
+    LENGTH_AT,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    MAGIC_AT,
+    PLACE,
+    PLACE_BYTES,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
+)
 
 Buffer = bytes | bytearray | memoryview
 
-HEADER_BYTES: Final = 61
-"""Where the records area starts."""
 RECORD_BYTES_MIN: Final = 7
 """One byte each for length, attributes, two deltas, key, value and header count."""
-MAGIC: Final = 2
-HEADER: Final = Struct(">qiibIhiqqqhii")
-"""The complete header, in the order of the table above."""
-CRC_FROM: Final = 21
-"""First byte that the CRC covers."""
-
 NO_PRODUCER_EPOCH: Final = -1
 
-TIMESTAMP_TYPE: Final = 0x08
-TRANSACTIONAL: Final = 0x10
-CONTROL: Final = 0x20
-
-CODEC_BITS: Final = 0x07
-_MAGIC_AT: Final = 16
-_LENGTH_AT: Final = 8
-_LENGTH_OVERHEAD: Final = 12
 _LENGTH_MIN: Final = 14
 """Of a batch of any magic: `LegacyRecord.RECORD_OVERHEAD_V0`."""
-_LENGTH: Final = Struct(">i")
-_PLACE: Final = Struct(">qii")
-_PLACE_BYTES: Final = 16
-_ATTRIBUTES_LOW_AT: Final = 22
 _UNUSED_BYTES_MAX: Final = 512
 _ZSTD_FIRST_PRODUCE_VERSION: Final = 7
 
@@ -109,13 +99,13 @@ class Batch:
         of a magic that no batch has.
         """
         available = len(buffer)
-        if available <= _MAGIC_AT:
+        if available <= MAGIC_AT:
             raise InvalidRecord("no complete record batch")
-        magic: int = buffer[_MAGIC_AT]
+        magic: int = buffer[MAGIC_AT]
         if magic != MAGIC:
             _check_length_and_magic(buffer)
             raise InvalidRecord(f"record batches of magic {magic} are not served, only {MAGIC}")
-        size: int = _LENGTH.unpack_from(buffer, _LENGTH_AT)[0] + _LENGTH_OVERHEAD
+        size: int = INT32.unpack_from(buffer, LENGTH_AT)[0] + LENGTH_OVERHEAD
         if size < HEADER_BYTES:
             raise CorruptMessage(f"a record batch of {size} bytes is smaller than its header")
         if size > available:
@@ -195,19 +185,19 @@ def parse_produced(buffer: Buffer | None, version: int, batch_bytes_max: int) ->
 
 def _holds_batch(rest: memoryview) -> bool:
     """Whether the bytes begin with a complete batch, of any magic. Raises CorruptMessage."""
-    if len(rest) < _LENGTH_OVERHEAD:
+    if len(rest) < LENGTH_OVERHEAD:
         return False
     _check_length_and_magic(rest)
-    return bool(_LENGTH.unpack_from(rest, _LENGTH_AT)[0] + _LENGTH_OVERHEAD <= len(rest))
+    return bool(INT32.unpack_from(rest, LENGTH_AT)[0] + LENGTH_OVERHEAD <= len(rest))
 
 
 def _check_length_and_magic(buffer: Buffer) -> None:
     """Raises CorruptMessage for those of no batch, as ByteBufferLogInputStream.nextBatchSize does."""
-    (length,) = _LENGTH.unpack_from(buffer, _LENGTH_AT)
+    (length,) = INT32.unpack_from(buffer, LENGTH_AT)
     if length < _LENGTH_MIN:
         raise CorruptMessage(f"a record batch of {length} bytes is smaller than any")
-    if len(buffer) > _MAGIC_AT and buffer[_MAGIC_AT] > MAGIC:
-        raise CorruptMessage(f"no record batch has magic {buffer[_MAGIC_AT]}")
+    if len(buffer) > MAGIC_AT and buffer[MAGIC_AT] > MAGIC:
+        raise CorruptMessage(f"no record batch has magic {buffer[MAGIC_AT]}")
 
 
 def _check_counts(batch: Batch, codec: int) -> None:
@@ -237,7 +227,7 @@ def iter_headers(buffer: Buffer) -> Iterator[Batch]:
 def place(buffer: Buffer, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
     """A batch for serving: 16 new bytes with its base offset and leader epoch, and the rest without a copy."""
     view = memoryview(buffer)
-    return _PLACE.pack(base_offset, _LENGTH.unpack_from(view, _LENGTH_AT)[0], leader_epoch), view[16:]
+    return PLACE.pack(base_offset, INT32.unpack_from(view, LENGTH_AT)[0], leader_epoch), view[PLACE_BYTES:]
 
 
 def holds_zstd(buffers: Sequence[Buffer]) -> bool:
@@ -247,14 +237,14 @@ def holds_zstd(buffers: Sequence[Buffer]) -> bool:
         if skip:
             skip = False
             continue
-        skip = len(buffer) == _PLACE_BYTES
+        skip = len(buffer) == PLACE_BYTES
         if skip:
-            if buffers[i + 1][_ATTRIBUTES_LOW_AT - _PLACE_BYTES] & CODEC_BITS == Codec.ZSTD:
+            if buffers[i + 1][ATTRIBUTES_LOW_AT - PLACE_BYTES] & CODEC_BITS == Codec.ZSTD:
                 return True
             continue
         start = 0
         while start < len(buffer):
-            if buffer[start + _ATTRIBUTES_LOW_AT] & CODEC_BITS == Codec.ZSTD:
+            if buffer[start + ATTRIBUTES_LOW_AT] & CODEC_BITS == Codec.ZSTD:
                 return True
-            start += _LENGTH_OVERHEAD + int.from_bytes(buffer[start + _LENGTH_AT : start + _LENGTH_AT + 4])
+            start += LENGTH_OVERHEAD + int.from_bytes(buffer[start + LENGTH_AT : start + LENGTH_AT + 4])
     return False

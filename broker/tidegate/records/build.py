@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from tidegate.records.batch import (
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import (
+    ATTRIBUTES_AT,
+    CRC,
+    CRC_AT,
     CRC_FROM,
     HEADER,
     HEADER_BYTES,
+    INT16,
+    INT64,
+    LENGTH_OVERHEAD,
     MAGIC,
+    MAX_TIMESTAMP_AT,
     TIMESTAMP_TYPE,
-    Batch,
-    Codec,
 )
 from tidegate.records.compression import compress
-
-_CRC: Final = Struct(">I")
-_CRC_AT: Final = 17
-_LENGTH_OVERHEAD: Final = 12
-_ATTRIBUTES: Final = Struct(">h")
-_TIMESTAMP: Final = Struct(">q")
-_MAX_TIMESTAMP_AT: Final = 35
 
 
 class NewRecord(NamedTuple):
@@ -106,7 +104,7 @@ def batch_of_area(
     area = compress(codec, area)
     batch = bytearray(
         HEADER.pack(
-            base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | codec,
+            base_offset, HEADER_BYTES + len(area) - LENGTH_OVERHEAD, leader_epoch, MAGIC, 0, attributes | codec,
             record_count - 1, base_timestamp, max_timestamp,
             producer_id, producer_epoch, base_sequence, record_count,
         )
@@ -119,7 +117,7 @@ def build_empty_batch(base_offset: int, offset_count: int) -> bytes:
     """A batch without records that covers so many offsets, as Kafka's log cleaner leaves them."""
     batch = bytearray(
         HEADER.pack(
-            base_offset, HEADER_BYTES - _LENGTH_OVERHEAD, -1, MAGIC, 0, 0, offset_count - 1, -1, -1, -1, -1, -1, 0
+            base_offset, HEADER_BYTES - LENGTH_OVERHEAD, -1, MAGIC, 0, 0, offset_count - 1, -1, -1, -1, -1, -1, 0
         )
     )
     return bytes(seal(batch))
@@ -127,27 +125,27 @@ def build_empty_batch(base_offset: int, offset_count: int) -> bytes:
 
 def seal(batch: bytearray) -> bytearray:
     """Write the CRC of a modified batch."""
-    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
+    CRC.pack_into(batch, CRC_AT, crc32c(memoryview(batch)[CRC_FROM:]))
     return batch
 
 
 def with_create_time(batch: Batch) -> Batch:
     """A copy with the timestamp type CreateTime, for CreateTime topics."""
     changed = bytearray(batch.buffer)
-    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes & ~TIMESTAMP_TYPE)
+    INT16.pack_into(changed, ATTRIBUTES_AT, batch.attributes & ~TIMESTAMP_TYPE)
     return Batch(memoryview(seal(changed)))
 
 
 def with_max_timestamp(batch: Batch, timestamp_ms: int) -> Batch:
     """A copy whose header has the actual largest timestamp of its records."""
     changed = bytearray(batch.buffer)
-    _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, timestamp_ms)
+    INT64.pack_into(changed, MAX_TIMESTAMP_AT, timestamp_ms)
     return Batch(memoryview(seal(changed)))
 
 
 def with_log_append_time(batch: Batch, now_ms: int) -> Batch:
     """A copy with LogAppendTime: bit 3 and the max timestamp change; the base timestamp does not."""
     changed = bytearray(batch.buffer)
-    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes | TIMESTAMP_TYPE)
-    _TIMESTAMP.pack_into(changed, _MAX_TIMESTAMP_AT, now_ms)
+    INT16.pack_into(changed, ATTRIBUTES_AT, batch.attributes | TIMESTAMP_TYPE)
+    INT64.pack_into(changed, MAX_TIMESTAMP_AT, now_ms)
     return Batch(memoryview(seal(changed)))

@@ -13,16 +13,15 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from tidegate.errors import InvalidRecord
-from tidegate.records.batch import CODEC_BITS, HEADER, HEADER_BYTES, MAGIC, Batch, Buffer
+from tidegate.records.batch import Batch, Buffer
+from tidegate.records.batch_header import CODEC_BITS, DELETE_HORIZON, HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 from tidegate.records.build import encode_varint, seal
 from tidegate.records.compression import compress, decompress
 from tidegate.records.record import OPENED_BYTES_MAX, record_ranges, varint
 
-DELETE_HORIZON: Final = 0x40
 NO_TIMESTAMP: Final = -1
 _DIGEST_BYTES: Final = 16
 _SHORT_KEY_BYTES_MAX: Final = 32
-_LENGTH_OVERHEAD: Final = 12
 
 
 class CleaningRules(NamedTuple):
@@ -146,7 +145,7 @@ def _rewritten(batch: Batch, data: bytes, kept: list[_Record], horizon: int | No
 def _sealed(batch: Batch, area: bytes, count: int, attributes: int, base_timestamp: int, max_timestamp: int) -> bytes:
     area = compress(attributes & CODEC_BITS, area)
     header = HEADER.pack(
-        batch.base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, batch.leader_epoch, MAGIC, 0, attributes,
+        batch.base_offset, HEADER_BYTES + len(area) - LENGTH_OVERHEAD, batch.leader_epoch, MAGIC, 0, attributes,
         batch.last_offset_delta, base_timestamp, max_timestamp,
         batch.producer_id, batch.producer_epoch, batch.base_sequence, count,
     )  # fmt: skip

@@ -12,14 +12,21 @@ from enum import IntEnum
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from tidegate.records.batch import CONTROL, HEADER, HEADER_BYTES, MAGIC, TRANSACTIONAL, Batch, Buffer
+from tidegate.records.batch import Batch, Buffer
+from tidegate.records.batch_header import (
+    ATTRIBUTES_AT,
+    ATTRIBUTES_TO_SEQUENCE,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL,
+)
 from tidegate.records.build import NewRecord, encode_record, seal
 
 _KEY: Final = Struct(">hh")
 _VALUE: Final = Struct(">hi")
-_LENGTH_OVERHEAD: Final = 12
-_HEADER_FIELDS: Final = Struct(">hiqqqhi")
-_HEADER_AT: Final = 21
 
 
 class MarkerType(IntEnum):
@@ -45,7 +52,7 @@ def build_marker(marker: Marker, now_ms: int) -> Batch:
     area = encode_record(record, 0, marker.ended_ms)
     batch = bytearray(
         HEADER.pack(
-            0, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, -1, MAGIC, 0, TRANSACTIONAL | CONTROL, 0,
+            0, HEADER_BYTES + len(area) - LENGTH_OVERHEAD, -1, MAGIC, 0, TRANSACTIONAL | CONTROL, 0,
             marker.ended_ms, now_ms, marker.producer_id, marker.producer_epoch, -1, 1,
         )
     )  # fmt: skip
@@ -54,7 +61,7 @@ def build_marker(marker: Marker, now_ms: int) -> Batch:
 
 def read_marker(batch: Buffer) -> Marker | None:
     """The marker in a control batch; None if it does not mark the end of a transaction."""
-    _, _, ended_ms, _, producer_id, epoch, _ = _HEADER_FIELDS.unpack_from(batch, _HEADER_AT)
+    _, _, ended_ms, _, producer_id, epoch, _ = ATTRIBUTES_TO_SEQUENCE.unpack_from(batch, ATTRIBUTES_AT)
     try:
         at = _skip_varint(batch, HEADER_BYTES) + 1  # length, attributes
         at = _skip_varint(batch, _skip_varint(batch, at))  # timestamp and offset deltas

@@ -14,7 +14,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from tidegate.errors import InvalidRecord, MessageTooLarge
-from tidegate.records.batch import TIMESTAMP_TYPE, Batch, Buffer, Codec, iter_headers, parse_produced
+from tidegate.records.batch import Batch, Buffer, Codec, iter_headers, parse_produced
+from tidegate.records.batch_header import TIMESTAMP_TYPE
 from tidegate.records.build import NewRecord, batch_of_area, encode_record
 from tidegate.records.compression import RecordsTooLarge
 from tidegate.records.message_set import (

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.records.batch import HEADER, HEADER_BYTES, MAGIC, TIMESTAMP_TYPE
+from tidegate.records.batch_header import HEADER, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC, TIMESTAMP_TYPE
 from tidegate.records.build import NewRecord, encode_record, seal
 from tidegate.records.entry_fields import record_of
 from tidegate.records.entry_ids import RecordIds, parse_id
 
-_LENGTH_OVERHEAD: Final = 12
 _BATCH_RECORDS_MAX: Final = 1_000
 _DELTA_MAX: Final = (1 << 31) - 1
 _NO_PRODUCER: Final = -1
@@ -62,7 +61,7 @@ def _batch(rows: Sequence[tuple[int, NewRecord]], leader_epoch: int, by_append_t
     area = b"".join(encode_record(record, offset - base_offset, base_timestamp) for offset, record in rows)
     batch = bytearray(
         HEADER.pack(
-            base_offset, HEADER_BYTES + len(area) - _LENGTH_OVERHEAD, leader_epoch, MAGIC, 0,
+            base_offset, HEADER_BYTES + len(area) - LENGTH_OVERHEAD, leader_epoch, MAGIC, 0,
             TIMESTAMP_TYPE if by_append_time else 0, rows[-1][0] - base_offset, base_timestamp,
             max(record.timestamp for _, record in rows), _NO_PRODUCER, _NO_PRODUCER, _NO_PRODUCER, len(rows),
         )

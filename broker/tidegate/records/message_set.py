@@ -20,7 +20,8 @@ from zlib import crc32
 from kio.schema.errors import ErrorCode
 
 from tidegate.errors import CorruptMessage, InvalidRecord, KafkaError
-from tidegate.records.batch import CODEC_BITS, TIMESTAMP_TYPE, Codec
+from tidegate.records.batch import Codec
+from tidegate.records.batch_header import CODEC_BITS, TIMESTAMP_TYPE
 from tidegate.records.compression import compress, decompress
 from tidegate.records.old_lz4 import with_correct_checksum
 

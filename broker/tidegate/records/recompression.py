@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tidegate.errors import MessageTooLarge
-from tidegate.records.batch import CODEC_BITS, HEADER, HEADER_BYTES, Batch, Codec
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import CODEC_BITS, HEADER, HEADER_BYTES, LENGTH_OVERHEAD
 from tidegate.records.build import seal
 from tidegate.records.compression import compress, decompress
 
@@ -18,7 +19,6 @@ CODECS: Final = {
 }
 """Values of compression.type that name a codec; `producer` names none."""
 
-_LENGTH_OVERHEAD: Final = 12
 _LENGTH, _ATTRIBUTES = 1, 5
 """Places in the header."""
 
@@ -35,6 +35,6 @@ def recompressed(batch: Batch, codec: int, level: int | None, batch_bytes_max: i
             f"the topic takes {batch_bytes_max}"
         )
     header = list(HEADER.unpack_from(batch.buffer))
-    header[_LENGTH] = HEADER_BYTES + len(area) - _LENGTH_OVERHEAD
+    header[_LENGTH] = HEADER_BYTES + len(area) - LENGTH_OVERHEAD
     header[_ATTRIBUTES] = batch.attributes & ~CODEC_BITS | codec
     return Batch(memoryview(seal(bytearray(HEADER.pack(*header)) + area)))

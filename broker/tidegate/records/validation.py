@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tidegate.errors import InvalidRecord, InvalidTimestamp, KafkaError
-from tidegate.records.batch import CODEC_BITS, HEADER_BYTES, TIMESTAMP_TYPE, Batch
+from tidegate.records.batch import Batch
+from tidegate.records.batch_header import CODEC_BITS, HEADER_BYTES, TIMESTAMP_TYPE
 from tidegate.records.build import with_create_time, with_max_timestamp
 from tidegate.records.compression import RecordsTooLarge, decompress
 from tidegate.records.record import heads_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from tidegate.records.batch_header import CRC_AT, CRC_TO_LAST_DELTA
 from tidegate.store.keys import LogKeys
 from tidegate_pipeline.archive.place import Place
 from tidegate_pipeline.errors import LogGone, StrayEntry
@@ -13,9 +13,6 @@ from tidegate_pipeline.redis_access import Client, with_whole_entries
 from tidegate_pipeline.sources.walking import LogWalker
 
 _PAGE: Final = 16
-_FACTS: Final = Struct(">Ihi")
-"""From byte 17 of a batch: its CRC, attributes, last offset delta."""
-_FACTS_AT: Final = 17
 
 
 class StoredBatch(NamedTuple):
@@ -46,7 +43,7 @@ class LogBatches:
                 base = int(entry_id.partition(b"-")[0])
                 for at in range(0, len(fields), 2):
                     if fields[at] == b"b":
-                        crc, _, last_delta = _FACTS.unpack_from(fields[at + 1], _FACTS_AT)
+                        crc, _, last_delta = CRC_TO_LAST_DELTA.unpack_from(fields[at + 1], CRC_AT)
                         yield StoredBatch(base, base + last_delta, crc)
                         base += last_delta + 1
             first = f"({reply[-1][0].decode()}"

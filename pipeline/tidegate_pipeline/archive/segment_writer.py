@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import pyarrow as pa
 from pyarrow import compute, fs, parquet
 
+from tidegate.records.batch_header import CODEC_BITS
 from tidegate.records.segment_file import open_archive
 from tidegate.records.segments import COLUMNS, FORMAT_VERSION, METADATA_KEY, STATISTICS, Segment, new_file_name
 from tidegate_pipeline.archive.slicing import SegmentSlice
@@ -24,8 +25,6 @@ from tidegate_pipeline.errors import UsageError
 SEGMENT_ARROW: Final = pa.schema([pa.field(name, getattr(pa, kind)(), nullable=False) for name, kind in COLUMNS])
 
 Recompress = Literal["auto", "never", "always"]
-
-_CODEC_BITS: Final = 0x07
 
 
 class Shape(NamedTuple):
@@ -114,7 +113,7 @@ def _recompresses(rows: pa.Table, sizes: Any, shape: Shape) -> bool:
     """Whether the batch column is compressed: with `auto`, where most of its bytes are of batches that are not."""
     if shape.recompress != "auto":
         return shape.recompress == "always"
-    plain = compute.equal(compute.bit_wise_and(rows["attributes"], pa.scalar(_CODEC_BITS, pa.int16())), 0)
+    plain = compute.equal(compute.bit_wise_and(rows["attributes"], pa.scalar(CODEC_BITS, pa.int16())), 0)
     return 2 * (compute.sum(sizes.filter(plain)).as_py() or 0) > (compute.sum(sizes).as_py() or 0)
 
 

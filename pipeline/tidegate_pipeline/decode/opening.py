@@ -15,7 +15,8 @@ import zstandard
 
 from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.records import compression
-from tidegate.records.batch import HEADER_BYTES, RECORD_BYTES_MIN, Batch, Codec
+from tidegate.records.batch import RECORD_BYTES_MIN, Batch, Codec
+from tidegate.records.batch_header import HEADER_BYTES
 
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 """What Spark's timestamps, microseconds in 64 bits, can hold."""

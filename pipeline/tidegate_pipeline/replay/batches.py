@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from struct import Struct
 from typing import Final, NamedTuple
 
 from tidegate.errors import KafkaError
-from tidegate.records.batch import CRC_FROM, TIMESTAMP_TYPE, TRANSACTIONAL, Batch
+from tidegate.records.batch import Batch
+from tidegate.records.batch_header import (
+    ATTRIBUTES_AT,
+    INT16,
+    LENGTH_OVERHEAD,
+    PLACE,
+    PRODUCER,
+    PRODUCER_AT,
+    TIMESTAMP_TYPE,
+    TRANSACTIONAL,
+)
 from tidegate.records.build import NewRecord, build_batch, seal
 from tidegate.records.record import Record, read_records
 from tidegate_pipeline.errors import CorruptLimit
@@ -21,11 +30,6 @@ ENTRY_BYTES_MAX: Final = 1 << 20
 """As brokers' `tidegate.log.append.ENTRY_BYTES_MAX`: an entry is larger only where one batch is."""
 ENTRY_BATCHES_MAX: Final = 1_000
 """What a script can hand on in one command."""
-
-_PLACE: Final = Struct(">qii")
-_ATTRIBUTES: Final = Struct(">h")
-_PRODUCER: Final = Struct(">qhi")
-_PRODUCER_AT: Final = 43
 
 
 class TargetBatch(NamedTuple):
@@ -76,11 +80,11 @@ def convert_batch(
 def without_producer(batch: Batch) -> bytes:
     """A copy that no producer and no transaction knows of; where it had neither, all but its place stays."""
     changed = bytearray(batch.buffer)
-    _PLACE.pack_into(changed, 0, 0, batch.size - 12, -1)
+    PLACE.pack_into(changed, 0, 0, batch.size - LENGTH_OVERHEAD, -1)
     if batch.producer_id < 0 and batch.producer_epoch < 0 and batch.base_sequence < 0 and not batch.is_transactional:
         return bytes(changed)
-    _ATTRIBUTES.pack_into(changed, CRC_FROM, batch.attributes & ~TRANSACTIONAL)
-    _PRODUCER.pack_into(changed, _PRODUCER_AT, -1, -1, -1)
+    INT16.pack_into(changed, ATTRIBUTES_AT, batch.attributes & ~TRANSACTIONAL)
+    PRODUCER.pack_into(changed, PRODUCER_AT, -1, -1, -1)
     return bytes(seal(changed))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import redis
 
+from tidegate.records.batch_header import INT32, LAST_DELTA_AT
 from tidegate.records.segment_file import SegmentFile
 from tidegate.records.segments import SegmentUnreadable
 from tidegate.store.keys import ClusterKeys, LogKeys
@@ -258,5 +259,5 @@ def restore(
 
 
 def _records(batch: bytes) -> int:
-    """The offsets that a batch takes: the last offset delta, int32 at 23, and one."""
-    return int.from_bytes(batch[23:27], "big") + 1
+    """The offsets that a batch takes."""
+    return int(INT32.unpack_from(batch, LAST_DELTA_AT)[0]) + 1

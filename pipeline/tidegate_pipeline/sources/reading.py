@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from struct import Struct
 from typing import Any, Final
 
 from tidegate.records.batch import Batch
+from tidegate.records.batch_header import INT32, LAST_DELTA_AT, RECORD_COUNT_AT
 from tidegate.records.entry_batches import build_batches
 from tidegate.records.entry_ids import RecordIds
 from tidegate.records.segment_file import SegmentFile
@@ -28,9 +28,6 @@ from tidegate_pipeline.sources.walking import UNLIMITED
 _REPLY_BYTES: Final = 1 << 20
 """What caches hold: replies of 4 MiB cost a fifth more CPU."""
 _PAGE_MAX: Final = 4_096
-_COUNTS: Final = Struct(">i")
-_LAST_DELTA_AT: Final = 23
-_RECORDS_AT: Final = 57
 _SEGMENT_TRIES: Final = 3
 
 
@@ -169,8 +166,8 @@ def _entry(base: int, fields: Sequence[bytes], batches: list[StoredBatch]) -> tu
         if fields[i] == b"b":
             batch = fields[i + 1]
             batches.append(StoredBatch(batch, base))
-            base += _COUNTS.unpack_from(batch, _LAST_DELTA_AT)[0] + 1
-            records += _COUNTS.unpack_from(batch, _RECORDS_AT)[0]
+            base += INT32.unpack_from(batch, LAST_DELTA_AT)[0] + 1
+            records += INT32.unpack_from(batch, RECORD_COUNT_AT)[0]
     return base, records
 
 

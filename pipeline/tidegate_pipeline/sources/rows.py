@@ -6,13 +6,22 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import itemgetter
-from struct import Struct
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from tidegate.errors import KafkaError
-from tidegate.records.batch import HEADER_BYTES, MAGIC, Batch, Buffer, place
+from tidegate.records.batch import Batch, Buffer, place
+from tidegate.records.batch_header import (
+    ATTRIBUTES_LOW_AT,
+    CONTROL,
+    HEADER_BYTES,
+    INT64,
+    MAGIC,
+    MAGIC_AT,
+    PRODUCER_AT,
+    TRANSACTIONAL,
+)
 from tidegate_pipeline.decode.decoder import CorruptBatch, Decoder, StoredBatch
 from tidegate_pipeline.decode.schema import RAW_ARROW, RAW_RANGE_ARROW
 from tidegate_pipeline.errors import UsageError
@@ -23,13 +32,8 @@ from tidegate_pipeline.sources.options import TopicOptions
 from tidegate_pipeline.sources.planning import PlannedRange, keys_of_range
 from tidegate_pipeline.sources.walking import parse_epochs
 
-_ATTRIBUTES_AT: Final = 22
-"""The lower byte of the attributes in a batch's header."""
-_TRANSACTIONAL: Final = 0x10
-_TRANSACTION_BITS: Final = 0x30
-"""Transactional, and control: a marker."""
-_PRODUCER_ID: Final = Struct(">q")
-_PRODUCER_ID_AT: Final = 43
+_TRANSACTION_BITS: Final = TRANSACTIONAL | CONTROL
+"""Both bits: a marker."""
 _EMPTY: Final = (0, -1, -1, 0, -1, -1, -1, 0, ())
 
 
@@ -164,8 +168,8 @@ def check(stored: StoredBatch) -> tuple[Batch | None, str]:
         return None, f"{len(buffer)} bytes, less than a header"
     batch = Batch(buffer)
     try:
-        if buffer[16] != MAGIC:
-            return batch, f"magic {buffer[16]}"
+        if buffer[MAGIC_AT] != MAGIC:
+            return batch, f"magic {buffer[MAGIC_AT]}"
         if Batch.parse(buffer).size != len(buffer):
             return batch, "longer than its header says"
         batch.verify_crc()
@@ -182,7 +186,7 @@ def without_aborted(access: Access, range_: PlannedRange, batches: Iterable[Stor
     transactions: Transactions | None = None
     for stored in batches:
         header = stored.buffer[:HEADER_BYTES]
-        if len(header) == HEADER_BYTES and header[_ATTRIBUTES_AT] & _TRANSACTION_BITS == _TRANSACTIONAL:
+        if len(header) == HEADER_BYTES and header[ATTRIBUTES_LOW_AT] & _TRANSACTION_BITS == TRANSACTIONAL:
             if transactions is None:
                 [transactions] = access.plan([reading_transactions(keys_of_range(access, range_))])
             if stored.base_offset < transactions.log_start:
@@ -191,7 +195,7 @@ def without_aborted(access: Access, range_: PlannedRange, batches: Iterable[Stor
                     f"of a transaction below the log start {transactions.log_start}, whose outcome is not kept: "
                     "begin there, or read it with isolation=read_uncommitted"
                 )
-            (producer_id,) = _PRODUCER_ID.unpack_from(header, _PRODUCER_ID_AT)
+            (producer_id,) = INT64.unpack_from(header, PRODUCER_AT)
             if transactions.is_aborted(producer_id, stored.base_offset):
                 continue
         yield stored

@@ -12,7 +12,8 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from tests.support.stored_batches import sealed_batch
-from tidegate.records.batch import CONTROL, TIMESTAMP_TYPE, TRANSACTIONAL, Batch, Codec
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import CONTROL, TIMESTAMP_TYPE, TRANSACTIONAL
 from tidegate.records.build import NewRecord, encode_record, encode_varint, seal
 from tidegate.records.compression import decompress
 from tidegate.records.record import read_records

@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.support.logs import batch_bytes
 from tidegate.log.compaction import _Plan
-from tidegate.records.batch import TRANSACTIONAL, Batch
+from tidegate.records.batch import Batch
+from tidegate.records.batch_header import TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch
 
 PRODUCER_ID = 7

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.support.markers import build_marker
 from tests.support.stored_batches import sealed_batch, stored_batch
-from tidegate.records.batch import TIMESTAMP_TYPE, TRANSACTIONAL, Codec
+from tidegate.records.batch import Codec
+from tidegate.records.batch_header import TIMESTAMP_TYPE, TRANSACTIONAL
 from tidegate.records.build import NewRecord, encode_record
 from tidegate_pipeline.decode import plain
 from tidegate_pipeline.decode.decoder import Decoder, Engine, EngineName, StoredBatch, find_engine

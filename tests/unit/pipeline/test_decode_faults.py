@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.stored_batches import sealed_batch, stored_batch
 from tidegate.errors import CorruptMessage, InvalidRecord
-from tidegate.records.batch import CRC_FROM, HEADER_BYTES, Codec
+from tidegate.records.batch import Codec
+from tidegate.records.batch_header import CRC_FROM, HEADER_BYTES
 from tidegate.records.build import NewRecord, encode_record, seal
 from tidegate_pipeline.decode import plain
 from tidegate_pipeline.decode.decoder import CorruptBatch, Decoder, EngineName, StoredBatch

@@ -17,7 +17,8 @@ from tidegate.errors import (
     MessageTooLarge,
     UnsupportedCompressionType,
 )
-from tidegate.records.batch import CONTROL, TRANSACTIONAL, Batch, Codec, iter_headers, parse_produced, place
+from tidegate.records.batch import Batch, Codec, iter_headers, parse_produced, place
+from tidegate.records.batch_header import CONTROL, TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch, seal, with_create_time, with_log_append_time
 
 ONE = build_batch([NewRecord(b"value", timestamp=5)])

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import DELETE_HORIZON
 from tidegate.records.build import NewRecord, build_batch, with_log_append_time
-from tidegate.records.cleaning import DELETE_HORIZON, CleaningRules, clean, emptied, key_id, note_keys
+from tidegate.records.cleaning import CleaningRules, clean, emptied, key_id, note_keys
 from tidegate.records.record import Record, read_records
 
 HORIZON = 5_000_000_000_000

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge
-from tidegate.records.batch import CONTROL, TIMESTAMP_TYPE, TRANSACTIONAL, Batch, Codec
+from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import CONTROL, TIMESTAMP_TYPE, TRANSACTIONAL
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.compression import RecordsTooLarge, compress
 from tidegate.records.conversion import (

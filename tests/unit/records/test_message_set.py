@@ -16,7 +16,8 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from tidegate.errors import CorruptMessage, InvalidRecord
-from tidegate.records.batch import TIMESTAMP_TYPE, Codec
+from tidegate.records.batch import Codec
+from tidegate.records.batch_header import TIMESTAMP_TYPE
 from tidegate.records.compression import RecordsTooLarge, compress
 from tidegate.records.message_set import (
     InvalidMessageSize,

@@ -10,6 +10,7 @@ from uuid import UUID
 from tidegate.errors import CorruptMessage, InvalidRecord
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.records.batch import Batch, Codec
+from tidegate.records.batch_header import HEADER_BYTES
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.record import Record, read_records
 from tidegate.topics.configs import TopicConfig
@@ -23,7 +24,6 @@ _HEADERS: Final = "__dlq.errors."
 _BATCH_BYTES_MAX: Final = 1 << 20
 _RECORD_OVERHEAD: Final = 40
 _HEADER_OVERHEAD: Final = 10
-_BATCH_OVERHEAD: Final = 61
 _COMPACT: Final = "compact"
 
 SourceRecord = tuple[int, Record | None]
@@ -112,7 +112,7 @@ def _size(record: NewRecord) -> int:
 
 def batches_of(records: Sequence[NewRecord], config: TopicConfig) -> Iterator[Batch]:
     """The batches that a topic takes. A record that is too large loses key and value; what it refuses is left out."""
-    bytes_max = min(config.max_message_bytes, _BATCH_BYTES_MAX) - _BATCH_OVERHEAD
+    bytes_max = min(config.max_message_bytes, _BATCH_BYTES_MAX) - HEADER_BYTES
     pending: list[NewRecord] = []
     pending_bytes = 0
     for full in records:
