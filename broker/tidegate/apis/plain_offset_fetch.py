@@ -8,9 +8,9 @@ the general way (`fetched_offsets`), which gets what was read. Both give the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidegate.apis.call import Call
 from tidegate.apis.slices import PARTITIONS
@@ -30,8 +30,46 @@ _PLAIN: Final = Struct(">iqi4s").pack
 """Partition, offset, leader epoch; the last 4 bytes are of no metadata and no error."""
 _NO_METADATA: Final = b'"metadata":""'
 """The fourth member of a stored value, up to a comma."""
-_THROTTLED_FROM, _ERROR_FROM, _EPOCHS_FROM, _FLEXIBLE_FROM, _GROUPS_FROM = 3, 2, 5, 6, 8
+_ERROR_FROM, _THROTTLED_FROM, _EPOCHS_FROM, _FLEXIBLE_FROM, _GROUPS_FROM = 2, 3, 5, 6, 8
 _NO_ERROR: Final = INT16(0)
+
+
+class _Layout(NamedTuple):
+    """What all responses of a version have in common."""
+
+    flexible: bool
+    by_name: bool
+    has_groups: bool
+    has_epochs: bool
+    start: bytes
+    """Before the group's id and its topics."""
+    topic_end: bytes
+    end: bytes
+    partition_end: bytes
+    """Of a partition with metadata: no error."""
+    no_metadata: bytes
+    """The end of one without."""
+    no_commit: bytes
+    """A partition without a commit, behind its index."""
+
+
+@cache
+def _layout_of(version: int) -> _Layout:
+    flexible, has_groups, has_epochs = version >= _FLEXIBLE_FROM, version >= _GROUPS_FROM, version >= _EPOCHS_FROM
+    tags = NO_TAGS if flexible else b""
+    no_metadata = (b"\1" if flexible else INT16(0)) + _NO_ERROR + tags
+    return _Layout(
+        flexible,
+        version <= NAMES_UNTIL,
+        has_groups,
+        has_epochs,
+        (NO_THROTTLE if version >= _THROTTLED_FROM else b"") + (length(1, True) if has_groups else b""),
+        tags,
+        (_NO_ERROR if version >= _ERROR_FROM else b"") + (NO_TAGS if has_groups else b"") + tags,
+        _NO_ERROR + tags,
+        no_metadata,
+        (_FETCHED_EPOCH(0, -1, -1) if has_epochs else _FETCHED(0, -1))[4:] + no_metadata,
+    )
 
 
 def start_plain(call: Call, request: Any, other_way: OtherWay) -> bool:
@@ -104,11 +142,11 @@ def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None] |
         or (request.require_stable and values[-1] is not None)
     ):
         return None
-    version = call.version
-    flexible, by_name = version >= _FLEXIBLE_FROM, version <= NAMES_UNTIL
-    out = [NO_THROTTLE] if version >= _THROTTLED_FROM else []
-    if version >= _GROUPS_FROM:
-        out += (length(1, True), string(group.group_id, True))
+    layout = _layout_of(call.version)
+    flexible, by_name = layout.flexible, layout.by_name
+    out = [layout.start]
+    if layout.has_groups:
+        out.append(string(group.group_id, True))
     out.append(length(len(group.topics), flexible))
     at = 0
     for wanted, topic in zip(group.topics, _topics(call, group), strict=True):
@@ -117,56 +155,47 @@ def _body(call: Call, request: Any, group: Any, values: Sequence[bytes | None] |
         count = len(wanted.partition_indexes)
         out += (topic_label(wanted.name if by_name else wanted.topic_id, flexible), length(count, flexible))
         topic_hex = b"" if topic is None else topic.topic_hex.encode()
-        if not _partitions(version, wanted.partition_indexes, values[at : at + count], topic_hex, out):
+        if not _partitions(layout, wanted.partition_indexes, values[at : at + count], topic_hex, out):
             return None
         at += count
-        if flexible:
-            out.append(NO_TAGS)
-    if version >= _ERROR_FROM:
-        out.append(_NO_ERROR)
-    if version >= _GROUPS_FROM:
-        out.append(NO_TAGS)
-    if flexible:
-        out.append(NO_TAGS)
+        out.append(layout.topic_end)
+    out.append(layout.end)
     return b"".join(out)
 
 
 def _partitions(
-    version: int, indexes: Sequence[int], values: Sequence[bytes | None], topic_hex: bytes, out: list[bytes]
+    layout: _Layout, indexes: Sequence[int], values: Sequence[bytes | None], topic_hex: bytes, out: list[bytes]
 ) -> bool:
     """Write one topic's partitions; False if a value is not plain, or of another topic than `topic_hex`.
 
     Raises ValueError for a value that has not the members of a stored one.
     """
-    flexible, has_epochs, add = version >= _FLEXIBLE_FROM, version >= _EPOCHS_FROM, out.append
-    end = _NO_ERROR + NO_TAGS if flexible else _NO_ERROR
-    no_metadata = (b"\1" if flexible else INT16(0)) + end
-    nothing = (_FETCHED_EPOCH(0, -1, -1) if has_epochs else _FETCHED(0, -1))[4:] + no_metadata
-    topic_member, plain_member = b'"topic_id":"%b"' % topic_hex, _NO_METADATA if has_epochs else None
+    no_metadata, add = layout.no_metadata, out.append
+    topic_member, plain_member = b'"topic_id":"%b"' % topic_hex, _NO_METADATA if layout.has_epochs else None
     for index, value in zip(indexes, values, strict=True):
         if value is None:
-            out += (index.to_bytes(4, "big", signed=True), nothing)
+            out += (index.to_bytes(4, "big", signed=True), layout.no_commit)
             continue
         offset, leader_epoch, topic_id, metadata, _ = value.split(b",", 4)
         if topic_id != topic_member:
             return False
         if metadata == plain_member:
             add(_PLAIN(index, int(offset[10:]), int(leader_epoch[15:]), no_metadata))  # behind `{"offset":` and so on
-        elif not _with_metadata(version, index, value, end, out):
+        elif not _with_metadata(layout, index, value, out):
             return False
     return True
 
 
-def _with_metadata(version: int, index: int, value: bytes, end: bytes, out: list[bytes]) -> bool:
+def _with_metadata(layout: _Layout, index: int, value: bytes, out: list[bytes]) -> bool:
     """Write a partition whose commit has metadata; False if it has escapes."""
     found = PLAIN_ENTRY.match(value)
     if found is None:
         return False
     offset, leader_epoch, _, metadata = found.groups()
     size = len(metadata)
-    if version >= _EPOCHS_FROM:
+    if layout.has_epochs:
         out.append(_FETCHED_EPOCH(index, int(offset), int(leader_epoch)))
     else:
         out.append(_FETCHED(index, int(offset)))
-    out += (uvarint(size + 1) if version >= _FLEXIBLE_FROM else INT16(size), metadata, end)
+    out += (uvarint(size + 1) if layout.flexible else INT16(size), metadata, layout.partition_end)
     return True
