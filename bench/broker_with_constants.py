@@ -27,17 +27,22 @@ def step_clock_by(path: Path) -> None:
     time.time = lambda: time_ns() / 1e9
 
 
+def replace_constant(name: str, value: int | str) -> None:
+    """Replace the constant of this dotted name, whose type stays."""
+    module_name, _, constant = name.rpartition(".")
+    new = type(getattr(importlib.import_module(module_name), constant))(value)
+    for module in [one for name, one in sys.modules.items() if name.startswith("tidegate.")]:
+        if hasattr(module, constant):
+            setattr(module, constant, new)
+
+
 def main() -> None:
     """Replace the constants of the command line, then run `tidegate serve`."""
     if clock := os.environ.get("BROKER_CLOCK"):
         step_clock_by(Path(clock))
     for assignment in sys.argv[1:]:
         name, _, value = assignment.partition("=")
-        module_name, _, constant = name.rpartition(".")
-        new = type(getattr(importlib.import_module(module_name), constant))(value)
-        for module in [one for name, one in sys.modules.items() if name.startswith("tidegate.")]:
-            if hasattr(module, constant):
-                setattr(module, constant, new)
+        replace_constant(name, value)
     sys.argv = ["tidegate", "serve"]
     from tidegate.__main__ import main as tidegate
 

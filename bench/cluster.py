@@ -100,6 +100,7 @@ class BrokerProcess:
         self.port = free_port()
         self.admin_port = free_port()
         self.log_path = directory / f"{name}.log"
+        self._constants = dict(constants or {})
         self._environment = {
             **os.environ,
             "TIDEGATE_REDIS_URL": redis_url,
@@ -202,6 +203,8 @@ class Cluster(Servers):
     `server_options` go to the server's command line.
     """
 
+    broker_class: type[BrokerProcess] = BrokerProcess
+
     def __init__(
         self,
         brokers: int = 3,
@@ -278,8 +281,9 @@ class Cluster(Servers):
 
     def add_broker(self, wait: bool = True) -> BrokerProcess:
         """Start one more broker."""
-        name = f"broker-{len(self.brokers) + 1}"
-        broker = BrokerProcess(self.redis_url, self.directory, name, self.settings, self.constants)
+        broker = self.broker_class(
+            self.redis_url, self.directory, f"broker-{len(self.brokers) + 1}", self.settings, self.constants
+        )
         self.brokers.append(broker)
         broker.start()
         if wait:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from tidegate import startup
@@ -26,10 +27,11 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class ForkServer:
-    """The brokers by name, until stdin ends."""
+    """The brokers by name, until stdin ends; `run` is called in each child with the request that started it."""
 
-    def __init__(self, forks: Forks) -> None:
+    def __init__(self, forks: Forks, run: Callable[[dict[str, Any]], None] | None = None) -> None:
         self._forks = forks
+        self._run = run or become_broker
         self._pids: dict[str, int] = {}
         self._received = b""
 
@@ -57,7 +59,7 @@ class ForkServer:
                 self._forks.signal(pid, request["signal"])
             return
         name = request["start"]
-        self._pids[name] = self._forks.start(lambda: _serve(request["environment"], request["log"]))
+        self._pids[name] = self._forks.start(lambda: self._run(request))
         _report(name=name, pid=self._pids[name])
 
 
@@ -65,22 +67,22 @@ def _report(**values: object) -> None:
     print(json.dumps(values), flush=True)  # noqa: T201 - the answer
 
 
-def _serve(environment: dict[str, str], log: str) -> None:
-    """Become a broker with this environment, whose output goes to `log`."""
+def become_broker(request: dict[str, Any]) -> None:
+    """Become a broker with the environment of a request, whose output goes to its log."""
     from tidegate import serve
 
     null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     for fileno, target in ((null, 0), (out, 1), (out, 2)):
         os.dup2(fileno, target)
     os.close(null)
     os.close(out)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(request["environment"])
     serve.run(serve.ServeOptions())
 
 
-def main() -> None:
+def main(run: Callable[[dict[str, Any]], None] | None = None) -> None:
     """Import what a broker needs, its admin HTTP too, and serve."""
     startup.prepare()
     from tidegate import serve
@@ -88,7 +90,7 @@ def main() -> None:
 
     serve.warm_up()
     with Forks() as forks:
-        ForkServer(forks).serve()
+        ForkServer(forks, run).serve()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 
 from bench.cluster import Cluster
 from tests.conftest import ON_CLUSTER
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.redis_cluster import Sharded
 
 
@@ -23,4 +24,4 @@ def cluster() -> Iterator[Cluster]:
     constants = {"tidegate.log.upkeep.CHECK_INTERVAL_MS": 1_000, "tidegate.monitoring.lag_sampler.HANDOVER_MS": 0}
     with ExitStack() as stack:
         redis_url = stack.enter_context(Sharded(replicas=0)).url if ON_CLUSTER else None
-        yield stack.enter_context(Cluster(brokers=3, settings=settings, redis_url=redis_url, constants=constants))
+        yield stack.enter_context(ForkedCluster(brokers=3, settings=settings, redis_url=redis_url, constants=constants))

@@ -16,6 +16,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from yarl import URL
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 from tidegate.http.secrets import Secrets
 from tidegate.http.sessions import COOKIE, CSRF_HEADER, Sessions
 
@@ -27,7 +28,7 @@ RECORDS = 40
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two brokers with an operator."""
-    with Cluster(brokers=2, settings=SETTINGS) as running:
+    with ForkedCluster(brokers=2, settings=SETTINGS) as running:
         yield running
 
 
@@ -341,7 +342,7 @@ async def test_session_of_one_broker_is_one_of_all(api: Api) -> None:
 
 
 async def test_broker_is_drained_through_another_and_the_other_by_itself_without_redis() -> None:
-    with Cluster(brokers=2, settings=SETTINGS) as running:
+    with ForkedCluster(brokers=2, settings=SETTINGS) as running:
         first, second = running.brokers
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with aiohttp.ClientSession(f"http://127.0.0.1:{second.admin_port}", headers=headers) as http:

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.redis_cluster import Sharded
 from tidegate.cli.failures import DONE, FAILED
 from tidegate.cli.main import command_line
@@ -113,7 +114,7 @@ async def test_restored_cluster_serves_clients_at_once(cluster: Cluster, other_r
     assert user in await typed("user", "list", "--redis-url", other_redis)
     assert topic in await typed("acl", "list", "--redis-url", other_redis)
     assert user in await typed("quota", "list", "--redis-url", other_redis)
-    with Cluster(brokers=2, settings=SETTINGS, redis_url=other_redis) as restored:
+    with ForkedCluster(brokers=2, settings=SETTINGS, redis_url=other_redis) as restored:
         described = AdminClient({"bootstrap.servers": restored.bootstrap}).list_topics(topic, timeout=WAIT_S).topics
         assert len(described[topic].partitions) == 2
         assert await produce(restored.bootstrap, topic, b"third") == 2

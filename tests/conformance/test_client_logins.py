@@ -30,6 +30,7 @@ from bench.clients import Command, go_program, java_program, node_program, pytho
 from bench.cluster import Cluster
 from bench.jars import PeerUnavailable
 from tests.conformance.test_security import Secured
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.certificates import Authority
 
 PASSWORD, WRONG = "alice-login-s3cret", "wr0ng-login-s3cret"
@@ -114,7 +115,7 @@ def started(directory: Path, **settings: str) -> tuple[Cluster, rsa.RSAPrivateKe
         "TIDEGATE_LOG_LEVEL": "debug",
         "TIDEGATE_SASL_OAUTHBEARER_JWKS_ENDPOINT_URL": keys.as_uri(),
     } | {f"TIDEGATE_{name.upper()}": value for name, value in settings.items()}
-    return Cluster(brokers=1, settings=given), key, authority
+    return ForkedCluster(brokers=1, settings=given), key, authority
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
 from bench.jars import PeerUnavailable, classpath
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.log_broker import fetch_request
 from tests.support.plain_archive import archive_topic
 from tests.support.wire import RawClient
@@ -63,7 +64,7 @@ def tiered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiered]:
         "TIDEGATE_ARCHIVE_PATH": str(root),
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
-    with Cluster(brokers=2, settings=settings, constants=SMALL_AND_QUICK) as cluster:
+    with ForkedCluster(brokers=2, settings=settings, constants=SMALL_AND_QUICK) as cluster:
         yield given_tiered(cluster, root)
 
 

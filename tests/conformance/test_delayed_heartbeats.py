@@ -13,6 +13,7 @@ from bench.cluster import Cluster
 from bench.endpoint import Endpoint
 from bench.kafka_wire import Wire
 from bench.members import Group, Member
+from tests.kit.forked_cluster import ForkedCluster
 
 INTERVAL_S = 1.0
 LEARN_HEARTBEATS = 5
@@ -21,7 +22,7 @@ LEARN_HEARTBEATS = 5
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Cluster]:
     """One broker of its own, whose metrics nobody else moves."""
-    with Cluster(1, {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}) as cluster:
+    with ForkedCluster(1, {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}) as cluster:
         yield cluster
 
 

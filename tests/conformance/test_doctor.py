@@ -16,6 +16,7 @@ import trustme
 from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.balancer import balancer
 from tests.support.certificates import Authority
 from tests.support.valkey import ValkeyServer
@@ -246,7 +247,7 @@ def listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluste
         "TIDEGATE_SSL_CERTIFICATE_FILE": str(authority.issue("broker", "127.0.0.1")),
         "TIDEGATE_SASL_ENABLED_MECHANISMS": "PLAIN,SCRAM-SHA-256",
     }
-    with Cluster(brokers=0, settings=settings) as cluster:
+    with ForkedCluster(brokers=0, settings=settings) as cluster:
         cluster.add_broker()
         yield cluster, addresses
 
@@ -277,7 +278,7 @@ async def test_doctor_advertised_address_with_sasl(listeners: tuple[Cluster, dic
     """Clients without SASL are sent to a port that requires it."""
     _, addresses = listeners
     settings = {"TIDEGATE_ADVERTISED_LISTENERS": f"PLAINTEXT://{addresses['SPLAIN']}"}
-    with Cluster(brokers=1, settings=settings) as cluster:
+    with ForkedCluster(brokers=1, settings=settings) as cluster:
         reported = await doctor(cluster.brokers[0].address, "--no-redis", code=FAILED)
 
     assert reported["kinds"] == ["sasl-required"]

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
+from tests.kit.forked_cluster import ForkedCluster
 from tidegate.cli import named_cluster
 from tidegate.cli.dev import running
 from tidegate.command_line import command_line
@@ -25,7 +26,7 @@ EXITS_S = 60.0
 def clusters() -> Iterator[list[Cluster]]:
     """The cluster of the running `tidegate dev`, and another."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Cluster(brokers=1, settings=SETTINGS)) for _ in range(2)]
+        yield [stack.enter_context(ForkedCluster(brokers=1, settings=SETTINGS)) for _ in range(2)]
 
 
 @pytest.fixture

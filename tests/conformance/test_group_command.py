@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 from yarl import URL
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.members import Member
 from tests.support.wire import RawClient
 from tidegate.cli.client.group_guard import Guard
@@ -233,7 +234,7 @@ async def test_any_admin_http_that_answers_will_do(shell: Shell) -> None:
 
 
 async def test_brokers_that_died_are_named_and_the_others_asked() -> None:
-    with Cluster(brokers=3, settings=STAYS_LISTED) as cluster:
+    with ForkedCluster(brokers=3, settings=STAYS_LISTED) as cluster:
         shell = await _shell(cluster)
         async with shell.consuming():
             pass

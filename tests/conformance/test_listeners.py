@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from bench.cluster import BrokerProcess, Cluster, free_port
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.certificates import Authority
 from tidegate.command_line import command_line
 
@@ -55,7 +56,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     authority = Authority(tmp_path_factory.mktemp("certificates"))
     certificate = str(authority.issue("broker", "localhost"))
     internal, external = ([free_port() for _ in range(2)] for _ in range(2))
-    with Cluster(brokers=0, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as cluster:
+    with ForkedCluster(brokers=0, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as cluster:
         for inside, outside in zip(internal, external, strict=True):
             cluster.settings |= {
                 "TIDEGATE_LISTENERS": f"INTERNAL://127.0.0.1:{inside},EXTERNAL://127.0.0.1:{outside}",

@@ -14,6 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from redis.asyncio import Redis
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 
 GROUP = "billing"
 RECORDS = 5
@@ -22,7 +23,7 @@ RECORDS = 5
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Cluster]:
     """Two brokers."""
-    with Cluster(brokers=2, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
+    with ForkedCluster(brokers=2, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
         yield running
 
 
@@ -137,7 +138,7 @@ PARTITIONS = 6
 @pytest.fixture(scope="module")
 def three() -> Iterator[Cluster]:
     """Three brokers: of most partitions the leader is not the group's coordinator."""
-    with Cluster(brokers=3, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
+    with ForkedCluster(brokers=3, settings={"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100"}) as running:
         yield running
 
 

@@ -16,8 +16,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from pyarrow import fs
 
-from bench.cluster import Cluster, free_port
+from bench.cluster import free_port
 from tests.conformance.test_cold_clients import PARTITIONS, SMALL_AND_QUICK, Tiered, given_tiered
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.plain_archive import archive_topic
 from tidegate_pipeline.archive.segment_writer import Shape
 from tidegate_pipeline.jobs.history_job import table_path
@@ -65,7 +66,7 @@ def wait_for(port: int) -> None:
 
 @pytest.fixture(scope="module")
 def tiered(uri: str) -> Iterator[Tiered]:
-    with Cluster(brokers=2, settings={"TIDEGATE_ARCHIVE_PATH": uri}, constants=SMALL_AND_QUICK) as cluster:
+    with ForkedCluster(brokers=2, settings={"TIDEGATE_ARCHIVE_PATH": uri}, constants=SMALL_AND_QUICK) as cluster:
         yield given_tiered(cluster, uri)
 
 

@@ -17,6 +17,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 from tests.support.logs import FakeTopic, broker
 from tests.support.plain_archive import archive_topic
 from tidegate.settings import Settings
@@ -78,7 +79,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
     constants = {"tidegate.log.append.ENTRY_BYTES_MAX": 8 << 10}
-    with Cluster(brokers=2, settings=settings, constants=constants) as cluster:
+    with ForkedCluster(brokers=2, settings=settings, constants=constants) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         topics = [NewTopic(name, 2, 1, config={"retention.ms": "-1"}) for name in ("orders", "copy")]
         for future in admin.create_topics(topics).values():

@@ -37,6 +37,7 @@ from kio.schema.errors import ErrorCode
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
+from tests.kit.forked_cluster import ForkedCluster
 from tidegate.cli.client import access
 from tidegate.cli.main import command_line
 from tidegate.security import acls
@@ -121,7 +122,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "TIDEGATE_AUDIT_STREAM_BYTES": str(16 << 20),
         "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "100",
     }
-    with Cluster(brokers=2, settings=settings) as cluster:
+    with ForkedCluster(brokers=2, settings=settings) as cluster:
         found = Secured(cluster, key)
         for name, password in PASSWORDS.items():
             org = ("--org", ORGS[name]) if name in ORGS else ()

@@ -11,8 +11,9 @@ import pytest
 import pytest_asyncio
 
 from bench import stuck
-from bench.cluster import CONNECTIONS_STAY, Cluster
+from bench.cluster import CONNECTIONS_STAY
 from bench.stuck import SCENARIOS, Scenario, Stage
+from tests.kit.forked_cluster import ForkedCluster
 
 pytestmark = pytest.mark.timeout(300)  # most of it goes into making the trouble
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.timeout(300)  # most of it goes into making the trouble
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def answers() -> AsyncIterator[dict[Scenario, dict[str, Any]]]:
     """All the trouble at once, for it takes its time; what is said of each group, with its list entry."""
-    with Cluster(brokers=2, settings=stuck.SETTINGS, constants=CONNECTIONS_STAY) as cluster:
+    with ForkedCluster(brokers=2, settings=stuck.SETTINGS, constants=CONNECTIONS_STAY) as cluster:
         async with Stage(cluster) as stage, aiohttp.ClientSession(stage.admin) as http:
             groups = await asyncio.gather(*(scenario(stage) for scenario in SCENARIOS))
             found = {}
