@@ -375,13 +375,13 @@ async def test_reset_fenced_members_continue_from_the_new_offsets(
 async def test_reset_new_member_in_between_guard_joins_first(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_one_write = Guard.move_in_one_write
+    fence_and_move = Guard.fence_and_move
 
     async def too_late(guard: Guard, offsets: dict[Place, int], forgotten: Iterable[Place]) -> dict[Place, ErrorCode]:
-        await in_one_write(guard, {}, ())
+        await fence_and_move(guard, {}, ())
         return dict.fromkeys(offsets, ErrorCode.unknown_member_id)
 
-    monkeypatch.setattr(Guard, "move_in_one_write", too_late)
+    monkeypatch.setattr(Guard, "fence_and_move", too_late)
     async with shell.consuming(enable_auto_commit=True, auto_commit_interval_ms=100) as consumer:
         words = ["reset", shell.group, "--topic", shell.topic, "--shift-by", "-5", "--fence", "--execute"]
         typed = asyncio.create_task(shell.type(*words, "--undo", str(tmp_path / "undo")))
