@@ -41,16 +41,23 @@ def parse(arguments: Sequence[str]) -> ServeOptions | None:
     return ServeOptions({name: value for name, value in given if name != "set"}, assignments)
 
 
-def warm_up() -> None:
-    """Import what a broker needs and render its scripts, for processes that are forked from this one."""
-    import tidegate.cli.options
-    import tidegate.http.routes  # noqa: F401
+def import_broker() -> None:
+    """Import what a broker needs before it serves clients, and render its scripts."""
+    import tidegate.app
+    import tidegate.cli.options  # noqa: F401
     from tidegate.apis import registry
     from tidegate.store import scripts
 
     registry.load_all()
     for script in scripts.registered():
         script.source  # noqa: B018 - rendered once, then cached
+
+
+def warm_up() -> None:
+    """As `import_broker`, with the admin HTTP: for processes that are forked from this one."""
+    import tidegate.http.routes  # noqa: F401
+
+    import_broker()
 
 
 def run(options: ServeOptions) -> None:

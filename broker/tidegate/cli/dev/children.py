@@ -56,7 +56,7 @@ def start_child(
     log: Path,
     *,
     parent_death_signal: int,
-    env: dict[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
     cwd: str | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a child process with its output in `log`, in its own session.
@@ -66,9 +66,8 @@ def start_child(
     with log.open("ab") as out:
         return subprocess.Popen(  # noqa: S603 - commands of our own making
             command,
-            env=env,
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=out,
             stderr=out,
             start_new_session=True,
@@ -102,23 +101,32 @@ class BrokerStarter(Protocol):
 
 
 class SingleBroker:
-    """Starts the only broker as a process of its own: a fork server would occupy as much memory again."""
+    """Starts the only broker as a process of its own (`tidegate.deferred_serve`), whose output goes to `log`.
 
-    def __init__(self) -> None:
+    A fork server would occupy as much memory again.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Nothing can be prepared."""
-
-    def start_broker(self, name: str, environment: dict[str, str], log: Path) -> None:
-        """Start `tidegate serve`."""
+        """Start the process without waiting for its imports."""
+        self._log.write_bytes(b"")
         self._process = start_child(
-            [sys.executable, "-m", "tidegate", "serve"],
-            log,
+            [sys.executable, "-m", "tidegate.deferred_serve"],
+            self._log,
             parent_death_signal=signal.SIGKILL,
-            env=environment,
+            stdin=subprocess.PIPE,
             cwd=str(Path(tidegate.__file__).parent.parent),
         )
+
+    def start_broker(self, name: str, environment: dict[str, str], log: Path) -> None:
+        """Have it serve as soon as the imports are done."""
+        assert self._process is not None and self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._process.stdin.write(json.dumps(environment).encode() + b"\n")
+            self._process.stdin.close()
 
     def signal(self, name: str, number: int) -> None:
         """Signal it, if it runs."""
@@ -133,7 +141,7 @@ class SingleBroker:
         """Kill it if it remains, and reap."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
 
@@ -164,6 +172,7 @@ class ForkServer:
     def start_broker(self, name: str, environment: dict[str, str], log: Path) -> None:
         """Start a broker as soon as the imports are done."""
         self._codes.pop(name, None)
+        log.write_bytes(b"")
         self._request(start=name, environment=environment, log=str(log))
 
     def signal(self, name: str, number: int) -> None:
@@ -232,7 +241,6 @@ class BrokerChild:
             TIDEGATE_PORT=str(self.port),
             TIDEGATE_ADMIN_PORT=str(self.admin_port),
         )
-        self.log.write_bytes(b"")
         self._starter = starter
         starter.start_broker(self.name, env, self.log)
 

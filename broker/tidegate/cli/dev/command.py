@@ -93,14 +93,14 @@ class DevCluster:
         self.options = options
         self.work_dir = _work_dir(options)
         self.server: EmbeddedServer | None = None
-        self.starter: BrokerStarter = (
-            SingleBroker() if options.brokers == 1 else ForkServer(self.work_dir / "fork-server.log")
-        )
         self.redis_url = options.redis_url or ""
         self.brokers = [
             BrokerChild(options.port + n, options.admin_port + n, self.work_dir / f"broker-{options.port + n}.log")
             for n in range(options.brokers)
         ]
+        self.starter: BrokerStarter = (
+            SingleBroker(self.brokers[0].log) if options.brokers == 1 else ForkServer(self.work_dir / "fork-server.log")
+        )
 
     @property
     def bootstrap(self) -> str:
