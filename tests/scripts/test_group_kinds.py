@@ -13,7 +13,7 @@ from tests.support.scraping import Scrape
 from tests.support.shares import ACCEPT, REJECT, RELEASE, ShareWorld
 from tests.support.whole_broker import request
 from tidegate.cluster.audit import Actor
-from tidegate.diagnosis.explain import Severity, explain
+from tidegate.diagnosis.explain import GroupSeverity, explain
 from tidegate.diagnosis.group_events import read_events, rebalances
 from tidegate.diagnosis.group_snapshot import MetadataDecoders, read_snapshot
 from tidegate.errors import InvalidRequest, NonEmptyGroup
@@ -238,7 +238,7 @@ async def test_explain_names_dead_letters(shares: ShareWorld) -> None:
     assert (share.failed, share.dead_lettered, share.dropped) == (4, 2, 2)
     found = {one.kind: one for one in view.findings}
     assert "2 records of them were written to a dead-letter topic." in found["records_failed"].sentence
-    assert found["dead_letters_dropped"].severity is Severity.TROUBLE
+    assert found["dead_letters_dropped"].severity is GroupSeverity.TROUBLE
     assert "the topic absent exist" in found["dead_letters_dropped"].advice
     assert "dead_letters_waiting" not in found
 
