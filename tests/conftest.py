@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import acl, plain_logs
 from tests.support import clock as stepped
+from tests.support.order_of_tests import spread
 from tests.support.redis_cluster import Sharded
 from tests.support.valkey import ValkeyServer
 from tidegate.settings import Settings
@@ -35,18 +36,21 @@ TIMEOUTS_S: Final = {"spark": 600, "chaos": 400, "conformance": 240}
 """For tests of these folders that name no time-out: they wait for whole jobs, faults or builds of other programs."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test the time-out of its folder; the others have the default of pyproject.toml."""
+    """Give each test the time-out of its folder; the others have the default of pyproject.toml. Spread client tests."""
+    items[:] = spread(items, lambda item: item.path, lambda item: _folder(item.path) == "conformance")
     for item in items:
-        timeout_s = _timeout_s(item.path)
+        timeout_s = TIMEOUTS_S.get(_folder(item.path))
         if timeout_s is not None and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(timeout_s))
 
 
 @cache
-def _timeout_s(path: Path) -> int | None:
+def _folder(path: Path) -> str:
+    """The folder of a test beside this file, "" elsewhere."""
     tests = Path(__file__).parent
-    return TIMEOUTS_S.get(path.relative_to(tests).parts[0]) if tests in path.parents else None
+    return path.relative_to(tests).parts[0] if tests in path.parents else ""
 
 
 @pytest.hookimpl(wrapper=True)
