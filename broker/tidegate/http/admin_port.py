@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 _CONNECTIONS_MAX: Final = 256
-"""Connections without a request; when it is reached, the oldest is closed. `ConnectionLimiter` limits the others."""
+"""Connections without a request: the oldest makes place. As many wait for the import: others are closed.
+`ConnectionLimiter` limits those of the HTTP server."""
 _REQUEST_TIMEOUT_S: Final = 10.0
 """Maximum time until the first bytes of a request."""
 
@@ -42,6 +43,8 @@ class AdminPort:
         self._loading = asyncio.Lock()
         self._tasks = TaskSet()
         self._silent: dict[ProbeConnection, None] = {}
+        self._waiting: set[ProbeConnection] = set()
+        """Connections with a request for the HTTP server, until it is imported."""
 
     async def start(self) -> None:
         """Listen."""
@@ -54,9 +57,9 @@ class AdminPort:
         """Stop listening and close all connections."""
         if self._listening is not None:
             self._listening.close()
-        await self._tasks.close()
-        for connection in list(self._silent):
+        for connection in [*self._silent, *self._waiting]:
             connection.transport.abort()
+        await self._tasks.close()
         if self._server is not None:
             await self._server.close()
         self._sock.close()
@@ -78,15 +81,22 @@ class AdminPort:
     def add(self, connection: ProbeConnection) -> None:
         """A client connected; at the limit abort the oldest connection."""
         if len(self._silent) >= _CONNECTIONS_MAX:
-            next(iter(self._silent)).transport.abort()
+            oldest = next(iter(self._silent))
+            self.remove(oldest)  # it is closed only after this tick
+            oldest.transport.abort()
         self._silent[connection] = None
 
     def remove(self, connection: ProbeConnection) -> None:
         """A client sent a request or disconnected."""
         self._silent.pop(connection, None)
+        self._waiting.discard(connection)
 
     def hand_over(self, connection: ProbeConnection) -> None:
         """Have the HTTP server answer, once it is imported."""
+        if len(self._waiting) >= _CONNECTIONS_MAX:
+            connection.transport.abort()
+            return
+        self._waiting.add(connection)
         connection.transport.pause_reading()
         self._tasks.start(self._hand_over(connection))
 
@@ -98,6 +108,7 @@ class AdminPort:
             logger.exception("admin_http_not_loaded")
             transport.abort()
             return
+        self._waiting.discard(connection)
         if not transport.is_closing():
             protocol = server.protocol()
             transport.set_protocol(protocol)

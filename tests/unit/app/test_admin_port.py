@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -207,3 +207,65 @@ async def test_admin_port_oldest_silent_connection_makes_place(monkeypatch: pyte
         assert (await receive(silent[1][0])).status == 200
         for _, writer in silent:
             writer.close()
+
+
+class Transport:
+    """Counts aborts; like the event loop's, it reports the end of the connection later."""
+
+    def __init__(self) -> None:
+        self.aborted = 0
+
+    def abort(self) -> None:
+        self.aborted += 1
+
+    def pause_reading(self) -> None:
+        """Nothing is received any more."""
+
+
+def connect(port: AdminPort, *parts: bytes) -> Transport:
+    """A client of the port that sends this."""
+    transport: Any = Transport()
+    connection = admin_port.ProbeConnection(port)
+    connection.connection_made(transport)
+    for part in parts:
+        connection.data_received(part)
+    return cast(Transport, transport)
+
+
+def new_port() -> AdminPort:
+    """A port without a socket."""
+    nothing: Any = None
+    return AdminPort(nothing, nothing, nothing)
+
+
+async def test_admin_port_burst_of_silent_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_port, "_CONNECTIONS_MAX", 2)
+    port = new_port()
+    silent = [connect(port) for _ in range(5)]
+
+    assert [one.aborted for one in silent] == [1, 1, 1, 0, 0]
+    assert len(port._silent) == 2
+
+
+async def test_admin_port_connections_that_wait_for_the_import_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_port, "_CONNECTIONS_MAX", 2)
+    port = new_port()
+    monkeypatch.setattr(port, "_load", asyncio.Event().wait)
+    waiting = [connect(port, INDEX) for _ in range(3)]
+
+    assert [one.aborted for one in waiting] == [0, 0, 1]
+    await port._tasks.close()
+
+
+async def test_admin_port_close_ends_connections_that_wait_for_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued, hand_over = asyncio.Event(), AdminPort.hand_over
+    monkeypatch.setattr(AdminPort, "_load", lambda port: asyncio.Event().wait())
+    monkeypatch.setattr(AdminPort, "hand_over", lambda *args: (hand_over(*args), queued.set()))
+    async with asyncio.timeout(PATIENCE_S):
+        async with listening() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(INDEX)
+            await queued.wait()
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await reader.readexactly(1)
+        writer.close()
