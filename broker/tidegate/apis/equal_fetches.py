@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any, Final, Protocol
 
 import structlog
 
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.fetch_sessions import SharedAnswer, Wanted
+from tidegate.apis.slices import run_slice
 from tidegate.log.owners import Connection
 
 logger = structlog.get_logger()
+
+_EVALUATED_MAX: Final = 100
+"""Fetches of a queue that are evaluated without a pause: a few ms."""
 
 
 class FirstFetch(Protocol):
@@ -53,10 +58,12 @@ class FetchQueue:
 
     def hand_over(self) -> None:
         """The fetch waits no longer: evaluate the next ones until one waits, which the rest waits for then."""
-        while self.fetches:
-            first = next(iter(self.fetches)).begin()
+        for fetch in list(islice(self.fetches, _EVALUATED_MAX)):
+            first = fetch.begin()
             if first is not None and first.adopt(self):
                 return
+        if self.fetches:
+            run_slice(self.hand_over)
 
 
 class EqualFetch:

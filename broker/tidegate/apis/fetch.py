@@ -243,7 +243,9 @@ class Fetching(FirstFetching):
         self._end_wait()
         if self._is_first:
             self._is_first = False
-            call.context.first_fetches.pop(id(self._request), None)  # its queue has the same answer
+            call.context.first_fetches.pop(id(self._request), None)
+            if self.queue is not None:
+                answer.queues.append(self.queue)
         try:
             if self._session_id == NO_SESSION:
                 fetch_set.close()

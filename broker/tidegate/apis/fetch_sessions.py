@@ -56,12 +56,13 @@ class FetchKey(NamedTuple):
 
 
 class SharedAnswer(NamedTuple):
-    """The records for one `FetchKey`, and the response with them."""
+    """The records for one `FetchKey`, and the response with them; `queues` waited for fetches that it answered."""
 
     topic: Topic
     key: FetchKey
     found: Slice
     response: SharedFetch
+    queues: list[QueuedFetches]
 
 
 class SharingFetch(Protocol):
@@ -83,6 +84,9 @@ class QueuedFetches(Protocol):
     @property
     def fetches(self) -> Mapping[Any, None]:
         """In order of arrival; each is a `SharingFetch`."""
+
+    def hand_over(self) -> None:
+        """That one waits no longer: evaluate those that are left."""
 
 
 class WaitingFetch(SharingFetch, Protocol):

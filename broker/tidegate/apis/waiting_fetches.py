@@ -227,10 +227,14 @@ class SharedRead:
                 continue
             if reader is not None:
                 readers.append(reader)
-        if readers:
-            waiting[0][1].note_shared(answer, readers)
         if end < len(self._waiting):
             asyncio.get_running_loop().call_soon(self._answer, answer, end)
+        else:
+            for queue in answer.queues:
+                if queue.fetches:  # they joined it during the read
+                    queue.hand_over()
+        if readers:
+            waiting[0][1].note_shared(answer, readers)
 
     def _resume_all(self) -> None:
         for _, fetch in self._waiting:
@@ -243,7 +247,7 @@ def _encoded(topic: Topic, key: FetchKey, found: Slice) -> SharedAnswer:
         key.partition, 0, found.high_watermark, found.last_stable_offset, found.log_start_offset,
         aborted, found.buffers, found.size,
     )  # fmt: skip
-    return SharedAnswer(topic, key, found, SharedFetch(key.version, [(key.topic, [result])]))
+    return SharedAnswer(topic, key, found, SharedFetch(key.version, [(key.topic, [result])]), [])
 
 
 def _resume(fetch: SharingFetch) -> None:

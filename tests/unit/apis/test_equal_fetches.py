@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -275,3 +276,46 @@ async def test_connection_of_is_one_object_per_client_id():
 
     assert first is second and first == ("test", "/127.0.0.1", 0)
     assert connection_of(call) == ("other", "/127.0.0.1", 0)
+
+
+async def test_equal_fetches_of_one_moment_end_in_slices(clock: Clock):
+    waiting = Waiting()
+    asked = waiting.send(1_000)
+    clock.added_s += WAIT_MS / 1_000 + 1
+    ended = [0]
+    while ended[-1] < 1_000:
+        await asyncio.sleep(0)
+        ended.append(sum(answered(asked)))
+
+    assert max(after - before for before, after in pairwise(ended)) <= 101
+    assert (waiting.evaluated, waiting.parked) == (0, 0)
+
+
+async def test_equal_fetches_failed_report_leaves_none_waiting():
+    waiting = Waiting()
+    waiting.broker.context.mirror = SimpleNamespace(connections=set(), fetched_together=lambda *_: 1 / 0)
+    asked = waiting.send(600)
+    waiting.log.grow()
+    await run_callbacks()
+
+    assert sizes(asked) == [BATCH_BYTES] * 600
+    assert waiting.parked == 0
+
+
+async def test_equal_fetches_joined_during_a_read_are_answered_by_another():
+    waiting = Waiting()
+    asked = waiting.send(2)
+    waiting.log.held = True
+    waiting.log.grow()
+    await run_callbacks()
+    waiting.log.held = False
+    waiting.log.end -= 1  # lost in a fail-over
+    waiting.log.changed()
+    await run_callbacks()
+    asked += waiting.send()
+    waiting.log.grow()
+    waiting.log.release()
+    await run_callbacks()
+
+    assert sizes(asked) == [BATCH_BYTES] * 3
+    assert waiting.parked == 0
