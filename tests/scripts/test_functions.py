@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -233,6 +234,29 @@ async def test_load_sends_only_scripts_that_the_server_has_not(
     store.loaded_scripts.load(node)
     await node.control.call("PING")
     assert [command for command, _ in sent] == ["EXISTS"]
+
+
+@pytest.mark.one_server
+async def test_scripts_called_at_a_connect_run_in_order(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+    send = Link.send
+
+    def record(link: Link, args: Any, on_reply: Any, timeout_ms: int | None = None) -> None:
+        if args[0] == "EVALSHA" and link is node.control:
+            calls.append(args[1])
+        send(link, args, on_reply, timeout_ms)
+
+    node, keys = store.metadata_node, store.group_keys("default", "orders")
+    await node.control.call("SCRIPT", "FLUSH", "SYNC")
+    monkeypatch.setattr(Link, "send", record)
+    store.loaded_scripts.load(node)
+    args = group_script_args(store, keys, "1")
+    first = store.run(EXPIRE_GROUP, group_script_keys(keys), *args)
+    second = store.run(EXPIRE_GROUP, group_script_keys(keys), *args)
+
+    assert await asyncio.gather(first, second) == [[-1], [-1]]
+    assert calls == [EXPIRE_GROUP.sha] * 2  # none was refused and repeated
+    assert not node.unknown_scripts
 
 
 @pytest.mark.one_server

@@ -38,17 +38,29 @@ class LoadedScripts:
         return all(node.has_functions for node in self._nodes())
 
     def load(self, node: Node) -> None:
-        """Load the scripts that a node has not, all of them where it does not reveal which, and the library."""
+        """Load the scripts that a node has not, all of them where it does not reveal which, and the library.
+
+        Calls before its answer load their script: one that was refused and repeated would run behind later ones.
+        """
         scripts = registered()
+        node.unknown_scripts = {script.sha for script in scripts}
 
         def found(reply: Any) -> None:
+            if isinstance(reply, hiredis.ReplyError):
+                reply = [0] * len(scripts)
             if isinstance(reply, list):
-                _load(node, [script for script, is_loaded in zip(scripts, reply, strict=True) if not is_loaded])
-            elif isinstance(reply, hiredis.ReplyError):
-                _load(node, scripts)
+                unknown, node.unknown_scripts = node.unknown_scripts, set()
+                states = zip(scripts, reply, strict=True)
+                _load(node, [script for script, is_loaded in states if not is_loaded and script.sha in unknown])
 
         node.control.send(["SCRIPT", "EXISTS", *(script.sha for script in scripts)], found)
         self._load_library(node)
+
+    def load_first(self, node: Node, script: Script) -> None:
+        """Load a script ahead of its first call, on a server that may not have it."""
+        if script.sha in node.unknown_scripts:
+            node.unknown_scripts.discard(script.sha)
+            _load(node, [script])
 
     def _load_library(self, node: Node) -> None:
         def library_loaded(reply: Any) -> None:

@@ -23,7 +23,10 @@ MakeLink = Callable[[str, Find], Link]
 class Node:
     """The lanes of one broker to one primary."""
 
-    __slots__ = ("clock", "closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "used_at")
+    __slots__ = (
+        "clock", "closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "unknown_scripts",
+        "used_at",
+    )  # fmt: skip
 
     def __init__(self, link: MakeLink, find: Find) -> None:
         self.control = link("control", find)
@@ -34,6 +37,8 @@ class Node:
         self.closed = False
         self.has_functions = False
         """Whether the library of scripts is loaded (`store.functions`)."""
+        self.unknown_scripts: set[str] = set()
+        """SHAs of scripts that the server may not have; each is loaded ahead of its first call."""
         self.clock = ServerClock()
         """Observed in Redis Cluster only: `Store.clock` is the one of a single server."""
         self.used_at = float("-inf")

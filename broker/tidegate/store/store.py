@@ -264,6 +264,8 @@ class Store:
         meter, sent_s = metrics.script(script.label), perf_counter()
         node = self.metadata_node if self.cluster is None else self.cluster.node(keys[0])
         is_function = script.is_function and node.has_functions
+        if not is_function and node.unknown_scripts:
+            self.loaded_scripts.load_first(node, script)
         verb, name = ("FCALL", script.function) if is_function else ("EVALSHA", script.sha)
         command: list[Arg] = [verb, name, len(keys), *keys, *args]
 
@@ -323,8 +325,7 @@ class Store:
     def _failed(self, script: Script, keys: Sequence[str], text: str) -> Failure:
         """The failure for an error of Redis itself (out of memory, read-only, loading, no rights, script error).
 
-        Logged at most once a second per script, with the number of failures since: a hot script can fail thousands of
-        times a second.
+        Logged at most once a second per script, with the number of failures since: a hot script can fail very often.
         """
         if text.startswith("READONLY"):
             self.reconnect_to_primary()
