@@ -100,8 +100,7 @@ class Server:
         self.sweeper = Sweeper(self)
         self.stalls = StallMonitor(self)
         self.trusted_until_s = math.inf
-        """Requests are taken without a check until this time (`perf_counter`): the lease is valid, the event loop not
-        stalled."""
+        """Until when, by `perf_counter`, requests are taken unchecked: the lease is valid, the loop not stalled."""
         self.spreading = ConnectionRebalancer(self._shed_connections, self._serving, REBALANCE_WINDOW_MS)
         self.serving = True
         """Whether requests are taken; False while the broker's lease is suspect or lost."""
@@ -251,17 +250,26 @@ class Server:
         errors. A process that stalled cannot conclude this from its own broken connections, and suspends.
         """
         now_s = perf_counter()
-        stood_still = now_s - self._asked_s > self.settings.broker_lease_suspect_ms / 1000
-        if stood_still:
+        if now_s - self._asked_s > self.settings.broker_lease_suspect_ms / 1000:
             self._doubted_s = now_s
-        if stood_still or self.context.store.metadata_node.control.connected:
+        if self._is_doubted(now_s) or self.context.store.metadata_node.control.connected:
             self.suspend()
+
+    def stood_still(self) -> None:
+        """This process stalled: if its lease expired meanwhile, it is not trusted for the time of a connection."""
+        if (now_s := perf_counter()) > self.lease_ends_s:
+            self._doubted_s = now_s
 
     def go_on_without_redis(self, lease_left_s: float) -> None:
         """Redis did not answer the renewal: serve, unless a recent stall of this process may be the reason."""
+        if perf_counter() > self.stalls.due_s:
+            self.stalls.check()
         self._asked_s = perf_counter()
-        if self._asked_s - self._doubted_s > self.settings.redis_connect_timeout_ms / 1000:
+        if not self._is_doubted(self._asked_s):
             self.serve(lease_left_s)
+
+    def _is_doubted(self, now_s: float) -> bool:
+        return now_s - self._doubted_s <= self.settings.redis_connect_timeout_ms / 1000
 
     async def drain(self, budget_ms: int) -> None:
         """Stop accepting, answer long polls, then close connections one by one within `budget_ms`.

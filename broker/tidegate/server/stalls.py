@@ -96,6 +96,9 @@ class StalledServer(Protocol):
     def extend_trust(self) -> None:
         """The event loop runs."""
 
+    def stood_still(self) -> None:
+        """The event loop did not run for more than `STALL_S`."""
+
 
 class StallMonitor:
     """Detects stalls of the event loop: by a timer, and by the first bytes received after one."""
@@ -137,6 +140,7 @@ class StallMonitor:
             self._after_stall(gap_s)
 
     def _after_stall(self, gap_s: float) -> None:
+        self._server.stood_still()
         began_s = self.alive_s - gap_s
         self._waited_s = gap_s + (self._waited_s if began_s < self._accepts_until_s else 0.0)
         self._accepts_until_s = self.alive_s + ACCEPT_S

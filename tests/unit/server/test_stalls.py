@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
@@ -26,6 +27,8 @@ from tidegate.server.listener import Server
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
 CHANGE: Any = sample(request_type(CREATE_TOPICS, 7))
+BROKEN = SimpleNamespace(connected=False)
+"""A connection to Redis."""
 PRODUCES: Any = sample(request_type(PRODUCE, 9))
 
 
@@ -203,3 +206,28 @@ async def test_long_stall_half_received_change_not_executed() -> None:
         assert await client.reader.read() == b""
         assert handlers.started == []
         assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_stall_beyond_the_lease_failed_renewal_does_not_serve() -> None:
+    """The stall ends with the failure of the renewal that was under way: another broker may have the node id."""
+    for is_checked_first in (True, False):
+        handlers = Handlers()
+        async with connected(handlers) as (server, client):
+            server.context = cast(
+                Any, SimpleNamespace(store=SimpleNamespace(metadata_node=SimpleNamespace(control=BROKEN)))
+            )
+            server.serve(-1.0)
+            server._asked_s -= 5
+            server.stalls.alive_s -= 5
+            if is_checked_first:
+                server.stalls.check()
+            server.go_on_without_redis(-1.0)
+            client.writer.write(encode_request(HEARTBEAT_REQUEST, 1))
+            await until(lambda server=server: not server.serving)  # type: ignore[misc]
+            assert handlers.started == []
+
+            server._doubted_s -= server.settings.redis_connect_timeout_ms / 1000 + 1
+            server.go_on_without_redis(-1.0)  # Redis is away for everybody
+            await client.receive_frame()
+            assert handlers.started == ["heartbeat g"]
