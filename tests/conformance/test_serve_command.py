@@ -210,7 +210,7 @@ def test_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Path
 
 
 def metrics_of(broker: BrokerProcess) -> bytes:
-    """The Prometheus text."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=2) as response:
+    """The Prometheus text; the first request waits until the broker has imported its HTTP server."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}/metrics", timeout=START_S) as response:
         text: bytes = response.read()
     return text

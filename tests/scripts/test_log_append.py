@@ -225,6 +225,7 @@ async def test_append_4000_batches_in_reverse_judges_few_times(
 ) -> None:
     judged = mock.Mock(side_effect=producers_table.judge)
     monkeypatch.setattr("tidegate.log.admission.judge", judged)
+    monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 600_000)  # however slow the machine is
     batches = [batch(producer_id=9, epoch=0, sequence=sequence) for sequence in reversed(range(4_000))]
     async with broker(settings) as logs:
         log = await _open(store, logs)
