@@ -14,7 +14,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.cluster import Cluster
 from tests.conformance.test_share_asyncio import configure, consumer_of, poll, produce
 from tests.conformance.test_share_consumers import DEADLINE_S, make_topic
-from tests.kit.forked_cluster import ForkedCluster
 
 Letter = tuple[dict[str, str], bytes | None, bytes | None]
 """Headers, key and value."""
@@ -24,7 +23,7 @@ Letter = tuple[dict[str, str], bytes | None, bytes | None]
 def pair() -> Iterator[Cluster]:
     """Two brokers that a test may kill."""
     settings = {"TIDEGATE_GROUP_CONSUMER_HEARTBEAT_INTERVAL_MS": "300"}
-    with ForkedCluster(brokers=2, settings=settings) as running:
+    with Cluster(brokers=2, settings=settings) as running:
         yield running
 
 
