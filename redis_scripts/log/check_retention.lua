@@ -1,5 +1,5 @@
 #!lua flags=no-writes
---[[ Read what tells whether a log may have records to delete, so that a broker loads only such logs.
+--[[ Read what decides whether a log may have records to delete, so that a broker loads only such logs.
 
 KEYS[1]  log   stream
 KEYS[2]  meta  hash    state, log_start, local_start, bytes, recount

@@ -77,7 +77,7 @@ def state_of(number: int = 0, producers: int = 0) -> LogState:
 
 
 def is_evicted(logs: Logs, topic: Any = TOPIC) -> bool:
-    """Whether the log of a partition leaves the memory once there is no room for idle ones."""
+    """Whether the log of a partition leaves the memory once idle ones may take no memory."""
     logs.open_logs._bytes_max = 0
     for index in range(1, 4):  # the first time, it may have been used since it was made
         logs.partition(TOPIC, index)
