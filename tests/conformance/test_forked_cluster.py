@@ -10,6 +10,7 @@ from redis import Redis
 
 from bench.cluster import Cluster
 from tests.kit.forked_cluster import ForkServer
+from tidegate.settings import Settings
 
 INTERVAL = "tidegate.log.upkeep.CHECK_INTERVAL_MS"
 
@@ -29,8 +30,9 @@ def test_forked_broker_is_killed_starts_again_and_drains(cluster: Cluster) -> No
     assert broker.drain() == 0
     cluster.brokers.remove(broker)
     with Redis.from_url(cluster.redis_url) as redis:
-        now_ms = redis.time()[0] * 1_000
-        assert redis.zcount("tidegate:{cluster}:leases", now_ms, "+inf") == len(cluster.brokers)
+        seconds, microseconds = redis.time()
+        ended_at_ms = seconds * 1_000 + microseconds // 1_000 - Settings().broker_lease_timeout_ms
+        assert redis.zcount("tidegate:{cluster}:leases", f"({ended_at_ms}", "+inf") == len(cluster.brokers)
 
 
 def test_fork_server_reports_what_cannot_start(tmp_path) -> None:
