@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
---[[ Give a broker process a node id: its previous one, the requested one, or the lowest that is free.
+--[[ Give a broker process a node id: its previous one, the requested one, the last one of its address, or the lowest
+that is free.
 
 KEYS[1]  leases   zset  node id -> when its lease was last renewed, ms
 KEYS[2]  brokers  hash  node id -> the broker's record (JSON); its process is "" once the lease was ended
@@ -9,7 +10,7 @@ ARGV[2]  its record (JSON with process, address)
 ARGV[3]  requested node id, or ""
 ARGV[4]  lease duration: ms after the last renewal
 ARGV[5]  ms after the end of a lease until another process may take its node id
-ARGV[6]  1: end a lease of the same address, because its process cannot own the port any more
+ARGV[6]  1: a lease of the same address goes to this process, because its own process cannot have the port any more
 Returns  {NONE, node id, 0}, or if the requested node id is held {NONE, -1, when it was last renewed}; safe to run twice
 Errors   none
 ]]
@@ -20,13 +21,16 @@ local leases, brokers, info = KEYS[1], KEYS[2], KEYS[3]
 local process, record, wanted = ARGV[1], ARGV[2], ARGV[3]
 local gone_ms, reuse_ms, address_is_ours = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == "1"
 
-local now, own = now_ms(), nil
+local now, own, inherited = now_ms(), nil, nil
 local address = cjson.decode(record).address
-for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
+for _, node_id in ipairs(redis.call("ZREVRANGE", leases, 0, -1)) do
   local renewed_at = lease.renewed_at(leases, node_id)
   local held = cjson.decode(redis.call("HGET", brokers, node_id) or "{}")
   if held.process == process then
     own = node_id
+  elseif address_is_ours and held.address == address and wanted == "" and not inherited then
+    inherited = node_id
+    if renewed_at + gone_ms > now then lease.note_unclean(info) end -- it may be a live broker that advertises our address
   elseif renewed_at + gone_ms + reuse_ms <= now then
     if held.process ~= "" then lease.note_unclean(info) end
     redis.call("ZREM", leases, node_id)
@@ -41,13 +45,13 @@ for _, node_id in ipairs(redis.call("ZRANGE", leases, 0, -1)) do
   end
 end
 
-local node_id = own
+local node_id = own or inherited
 if wanted ~= "" then
   local renewed_at = lease.renewed_at(leases, wanted)
   if wanted ~= own and renewed_at + gone_ms > now then return { ERROR.NONE, -1, renewed_at } end
   if wanted ~= own and (lease.process(brokers, wanted) or "") ~= "" then lease.note_unclean(info) end
   node_id = wanted
-elseif not own then
+elseif not node_id then
   node_id = 1
   while redis.call("ZSCORE", leases, node_id) do node_id = node_id + 1 end
 end

@@ -57,6 +57,7 @@ class BrokerInfo:
     state: State
     suspect: bool = False
     address: str = ""  # which it has alone, of the first listener that has one
+    process: str = ""  # which has the node id; a later one with its address has the same id
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Host and port for clients of a listener; of the first one if the broker lacks this listener (see `shown`)."""
@@ -231,8 +232,8 @@ class BrokerLease:
     async def _take(self) -> bool:
         """Request a node id; False if another broker holds the configured one, `_held_at` is then its lease time."""
         settings, keys, asked_s = self._settings, self._keys, self._clock()
-        # Who held this address before this process had its port is dead. Who holds it later was given the same address
-        # by mistake: two that end each other's leases would change their node ids.
+        # Who held this address before this process had its port is dead, and leaves its node id. Who holds it later was
+        # given the same address by mistake: two that end each other's leases would change their node ids.
         address_is_ours = self._own_address is not None and not self._own_ids
         node_id, self._held_at = await self._store.run(
             TAKE_LEASE,
@@ -248,30 +249,24 @@ class BrokerLease:
 
     async def renew(self) -> bool:
         """Renew the lease and read the live brokers; False if the lease had ended. Raises StoreUnavailable."""
-        keys, asked_s = self._keys, self._clock()
+        keys, timeout_ms, asked_s = self._keys, self._settings.broker_lease_timeout_ms, self._clock()
         reply = await self._store.run(
             RENEW_LEASE,
             [keys.leases, keys.brokers, keys.info],
-            *(
-                self.node_id,
-                self.process,
-                self._record(),
-                self._settings.broker_lease_timeout_ms,
-                self._described_version,
-            ),
+            *(self.node_id, self.process, self._record(), timeout_ms, self._described_version),
             max(0, int((asked_s - self._renewed_s) * 1000)),
         )
         if not reply[0]:
             return False
         *learnt, drain_asked, now_ms = reply[1:]
-        self.ends_ms = now_ms + self._settings.broker_lease_timeout_ms
+        self.ends_ms = now_ms + timeout_ms
         answered_s = self._clock()
         self._store.clock.observe(now_ms, answered_s - asked_s)
         self._learn(*learnt)
         if drain_asked:
             self._events.on_drain_asked()
         self._renewed_s = asked_s
-        self.ends_s = asked_s + self._settings.broker_lease_timeout_ms / 1000
+        self.ends_s = asked_s + timeout_ms / 1000
         if answered_s < self.ends_s:  # else this process was paused: the next renewal decides
             self._events.on_held(self.ends_s - answered_s)
         return True
@@ -329,9 +324,8 @@ class BrokerLease:
                 for node_id, record in zip(ages[::2], records, strict=True)
                 if record is not None
             }
-        if own_age_ms > self._settings.broker_lease_suspect_ms:
+        if own_age_ms > (suspect_ms := self._settings.broker_lease_suspect_ms):
             self._be_lenient()
-        suspect_ms = self._settings.broker_lease_suspect_ms
         live = {
             node_id: dataclasses.replace(self._described[node_id], suspect=age_ms > suspect_ms)
             for node_id, age_ms in zip(ages[::2], ages[1::2], strict=True)
@@ -371,30 +365,32 @@ def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:
 
 def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
     """Brokers that served in the former list and whose lease is now suspect or gone."""
-    served = [one for one in former if one.state == "serving" and not one.suspect]
-    return [one for one in served if one.node_id not in live or live[one.node_id].suspect]
+    renewed = {one.process for one in live.values() if not one.suspect}
+    return [one for one in former if one.state == "serving" and not one.suspect and one.process not in renewed]
 
 
 def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> set[int]:
     """Brokers that began to serve, from no lease or from `starting`; formerly suspect ones do not count."""
-    known = {one.node_id for one in former if one.state != "starting"} | own_ids
-    return {one.node_id for one in serving} - known
+    known = {one.process for one in former if one.state != "starting"}
+    return {one.node_id for one in serving if one.process not in known} - own_ids
 
 
 def _described(node_id: int, record: bytes) -> BrokerInfo:
     values: dict[str, Any] = json.loads(record)
     endpoints = {name: (host, port) for name, (host, port) in values["listeners"].items()}
-    return BrokerInfo(node_id, endpoints, values["rack"], values["version"], values["state"], address=values["address"])
+    names = ("rack", "version", "state", "address", "process")
+    return BrokerInfo(node_id, endpoints, **{name: values[name] for name in names})
 
 
 def _log_changes(before: list[BrokerInfo], after: list[BrokerInfo]) -> None:
-    known, now = ({one.node_id: one for one in brokers} for brokers in (before, after))
-    for node_id in now.keys() - known.keys():
-        logger.info("broker_joined", node_id=node_id)
-    for node_id in known.keys() - now.keys():
-        logger.info("broker_left", node_id=node_id)
-    for node_id in known.keys() & now.keys():
-        if known[node_id].suspect != now[node_id].suspect:
-            logger.info("broker_suspect" if now[node_id].suspect else "broker_back", node_id=node_id)
-        if known[node_id].state != now[node_id].state:
-            logger.info("broker_state", node_id=node_id, state=now[node_id].state)
+    known, now = ({one.process: one for one in brokers} for brokers in (before, after))
+    for gone in (one for one in before if one.process not in now):
+        logger.info("broker_left", node_id=gone.node_id)
+    for one in after:
+        if (was := known.get(one.process)) is None:
+            logger.info("broker_joined", node_id=one.node_id)
+            continue
+        if was.suspect != one.suspect:
+            logger.info("broker_suspect" if one.suspect else "broker_back", node_id=one.node_id)
+        if was.state != one.state:
+            logger.info("broker_state", node_id=one.node_id, state=one.state)
