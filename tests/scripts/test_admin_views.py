@@ -42,8 +42,8 @@ async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
     opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
     await opened.start()
     live = [
-        BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving"),
-        BrokerInfo(2, {"PLAINTEXT": ("b", 9092)}, None, "1.0", "serving", suspect=True),
+        BrokerInfo(1, {"PLAINTEXT": ("a", 9092)}, "r1", "1.0", "serving", process=FIGURES.process),
+        BrokerInfo(2, {"PLAINTEXT": ("b", 9092)}, None, "1.0", "serving", suspect=True, process="f01"),
     ]
     broker_lease: Any = opened.context.broker_lease
     broker_lease.live, broker_lease.preferred, broker_lease.cluster_id = lambda: live, lambda: live[:1], "c1"
@@ -65,6 +65,7 @@ async def _read_and_behind(whole: WholeBroker) -> None:
 async def test_brokers_are_shown_with_their_figures(whole: WholeBroker) -> None:
     await whole.create("orders", 3)
     await FigureReports(whole.store, lambda: 1, lambda: FIGURES).report()
+    await FigureReports(whole.store, lambda: 2, lambda: FIGURES).report()  # of the process before, at this address
 
     first, second = await broker_views.brokers(whole.context)
 

@@ -33,9 +33,12 @@ async def brokers(context: BrokerContext) -> list[dict[str, Any]]:
     found = []
     for one in live:
         figures = reported.get(one.node_id)
+        if figures is not None and figures.process != one.process:
+            figures = None  # of the process before, which had the same node id
         found.append(
             {
                 "node_id": one.node_id,
+                "process": one.process,
                 "listeners": [
                     {"name": name, "host": host, "port": port} for name, (host, port) in one.endpoints.items()
                 ],

@@ -22,6 +22,7 @@ class Broker(Model):
     """A broker that has a lease. Its figures are null if it reported none within 20 s."""
 
     node_id: int
+    process: str = Field(description="differs after each start; a broker that starts again keeps its node id")
     listeners: list[Listener]
     rack: str | None
     version: str
