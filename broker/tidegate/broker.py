@@ -203,12 +203,12 @@ class Broker:
             on_unsure=self._lease_unsure,
             on_lost=self._lease_lost,
             on_silent=self._broker_silent,
-            on_broker_joined=lambda node_ids: self.server.spreading.on_broker_joined(node_ids),
+            on_broker_joined=lambda joined: self.server.spreading.on_broker_joined(joined),
             on_drain_asked=lambda: self.ask_to_drain("drain request"),
         )
 
     def _broker_silent(self, lost: BrokerInfo) -> None:
-        self.expiry.broker_silent(self._preferred.coordinated_by(lost))
+        self.expiry.broker_silent(self._preferred.taken_from(lost))
         self._lag_sampler.notes_lost()
 
     def _apply_configs(self) -> None:

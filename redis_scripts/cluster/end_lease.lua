@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ End a broker's lease now; its node id stays reserved until another process may take it.
+--[[ End a broker's lease now; its node id stays reserved for its address until any process may take it.
 
 Where every other lease was ended too, no broker can open a generation until one begins to serve: a restart of Redis that
 still has `clean_shutdown` has lost none. A lease that expired may be of a process that stands still and continues later.

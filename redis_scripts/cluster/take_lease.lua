@@ -9,7 +9,7 @@ ARGV[1]  process that asks
 ARGV[2]  its record (JSON with process, address)
 ARGV[3]  requested node id, or ""
 ARGV[4]  lease duration: ms after the last renewal
-ARGV[5]  ms after the end of a lease until another process may take its node id
+ARGV[5]  ms after the end of a lease until a process at another address may take its node id
 ARGV[6]  1: a lease of the same address goes to this process, because its own process cannot have the port any more
 Returns  {NONE, node id, 0}, or if the requested node id is held {NONE, -1, when it was last renewed}; safe to run twice
 Errors   none
@@ -30,7 +30,8 @@ for _, node_id in ipairs(redis.call("ZREVRANGE", leases, 0, -1)) do
     own = node_id
   elseif address_is_ours and held.address == address and wanted == "" and not inherited then
     inherited = node_id
-    if renewed_at + gone_ms > now then lease.note_unclean(info) end -- it may be a live broker that advertises our address
+    -- It may be of a live broker that advertises our address by mistake, which then takes another node id.
+    if held.process ~= "" and renewed_at + gone_ms > now then lease.note_unclean(info) end
   elseif renewed_at + gone_ms + reuse_ms <= now then
     if held.process ~= "" then lease.note_unclean(info) end
     redis.call("ZREM", leases, node_id)

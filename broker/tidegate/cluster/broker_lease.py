@@ -2,8 +2,7 @@
 
 One script renews the lease and returns the live brokers, by Redis's clock. A lease not renewed for
 `broker_lease_suspect_ms` is *suspect*: still listed, but not named as leader or coordinator. After
-`broker_lease_timeout_ms` the broker is gone. A broker that lost its lease learns it from its next renewal and takes a
-new one.
+`broker_lease_timeout_ms` the broker is gone; if it lives, it learns that from its next renewal and takes another.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ RENEW_LEASE = Script("cluster/renew_lease")
 END_LEASE = Script("cluster/end_lease")
 
 NODE_ID_QUARANTINE_MS: Final = 60_000
-"""Time from the end of a lease until its node id is reused, so that clients no longer cache it."""
+"""Time from the end of a lease until another address has its node id, so that clients no longer cache it."""
 SINGLE_NODE_ID: Final = 1
 """The one node id that clients of a listener in address mode `single` get from every broker."""
 
@@ -57,7 +56,12 @@ class BrokerInfo:
     state: State
     suspect: bool = False
     address: str = ""  # which it has alone, of the first listener that has one
-    process: str = ""  # which has the node id; a later one with its address has the same id
+    process: str = ""  # which has the node id; a later one at its address has the same id
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Differs after a restart, and after its lease was lost."""
+        return self.node_id, self.process
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Host and port for clients of a listener; of the first one if the broker lacks this listener (see `shown`)."""
@@ -80,8 +84,8 @@ class LeaseEvents:
     """The lease was lost; before a new one is taken."""
     on_silent: Callable[[BrokerInfo], None] = _ignore
     """A serving broker became suspect or left without a drain; it is no longer in `preferred`."""
-    on_broker_joined: Callable[[set[int]], None] = _ignore
-    """Node ids of brokers that began to serve."""
+    on_broker_joined: Callable[[set[tuple[int, str]]], None] = _ignore
+    """Identities of brokers that began to serve."""
     on_drain_asked: Callable[[], None] = _ignore
     """At each renewal after a drain request."""
 
@@ -326,12 +330,9 @@ class BrokerLease:
             }
         if own_age_ms > (suspect_ms := self._settings.broker_lease_suspect_ms):
             self._be_lenient()
-        live = {
-            node_id: dataclasses.replace(self._described[node_id], suspect=age_ms > suspect_ms)
-            for node_id, age_ms in zip(ages[::2], ages[1::2], strict=True)
-            if node_id in self._described
-        }
-        self._show(live)
+        aged = zip(ages[::2], ages[1::2], strict=True)
+        known = ((self._described[node_id], age_ms) for node_id, age_ms in aged if node_id in self._described)
+        self._show({one.node_id: dataclasses.replace(one, suspect=age_ms > suspect_ms) for one, age_ms in known})
 
     def _be_lenient(self) -> None:
         """After a long gap in renewals (perhaps an outage for all), give the others time to renew."""
@@ -342,7 +343,8 @@ class BrokerLease:
             taken = {one.address for one in live.values() if self._own_address and not one.suspect}
             for former in self._live:
                 is_gone = former.node_id in self._own_ids or former.address in taken
-                if not is_gone and ((now := live.get(former.node_id)) is None or now.suspect):
+                now = live.get(former.node_id)
+                if not is_gone and (now is None or (now.suspect and now.process == former.process)):
                     live[former.node_id] = former
         ordered = [live[node_id] for node_id in sorted(live)]
         if ordered == self._live:
@@ -352,8 +354,8 @@ class BrokerLease:
         serving = [one for one in ordered if one.state == "serving" and not one.suspect]
         self._preferred = serving or ordered
         self.version += 1
-        if before and (on_broker_joined := _newly_serving(before, serving, self._own_ids)):
-            self._events.on_broker_joined(on_broker_joined)
+        if before and (joined := _newly_serving(before, serving, self.process)):
+            self._events.on_broker_joined(joined)
         for one in _fallen_silent(before, live):
             self._events.on_silent(one)
 
@@ -365,14 +367,14 @@ def _having(listener: str, brokers: list[BrokerInfo]) -> list[BrokerInfo]:
 
 def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> list[BrokerInfo]:
     """Brokers that served in the former list and whose lease is now suspect or gone."""
-    renewed = {one.process for one in live.values() if not one.suspect}
-    return [one for one in former if one.state == "serving" and not one.suspect and one.process not in renewed]
+    renewed = {one.identity for one in live.values() if not one.suspect}
+    return [one for one in former if one.state == "serving" and not one.suspect and one.identity not in renewed]
 
 
-def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own_ids: set[int]) -> set[int]:
-    """Brokers that began to serve, from no lease or from `starting`; formerly suspect ones do not count."""
-    known = {one.process for one in former if one.state != "starting"}
-    return {one.node_id for one in serving if one.process not in known} - own_ids
+def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own: str) -> set[tuple[int, str]]:
+    """Other brokers that began to serve, from no lease or from `starting`; formerly suspect ones do not count."""
+    known = {one.identity for one in former if one.state != "starting"}
+    return {one.identity for one in serving if one.process != own} - known
 
 
 def _described(node_id: int, record: bytes) -> BrokerInfo:
@@ -383,11 +385,11 @@ def _described(node_id: int, record: bytes) -> BrokerInfo:
 
 
 def _log_changes(before: list[BrokerInfo], after: list[BrokerInfo]) -> None:
-    known, now = ({one.process: one for one in brokers} for brokers in (before, after))
-    for gone in (one for one in before if one.process not in now):
+    known, now = ({one.identity: one for one in brokers} for brokers in (before, after))
+    for gone in (one for one in before if one.identity not in now):
         logger.info("broker_left", node_id=gone.node_id)
     for one in after:
-        if (was := known.get(one.process)) is None:
+        if (was := known.get(one.identity)) is None:
             logger.info("broker_joined", node_id=one.node_id)
             continue
         if was.suspect != one.suspect:

@@ -7,7 +7,7 @@ set, and when a broker leaves, only its own groups and partitions move.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 from uuid import UUID
@@ -50,10 +50,16 @@ class Preferred:
         """The shards that this broker coordinates."""
         return [shard for shard in range(self._shard_count) if self.coordinates(shard)]
 
-    def coordinated_by(self, lost: BrokerInfo) -> Callable[[int], bool]:
-        """Whether a broker that is no longer preferred was the coordinator of a shard."""
-        brokers = [*self._lease.preferred(), lost]
-        return lambda shard: coordinator_of(shard, brokers) is lost
+    def taken_from(self, silent: BrokerInfo) -> list[int]:
+        """The shards that this broker coordinates while a silent one cannot; it may be back as another process."""
+        others = [one for one in self._lease.preferred() if one.node_id != silent.node_id]
+        return [
+            shard
+            for shard in range(self._shard_count)
+            if others
+            and coordinator_of(shard, [*others, silent]) is silent
+            and coordinator_of(shard, others).node_id == self._lease.node_id
+        ]
 
     def leads(self, topic_id: UUID, partition: int) -> bool:
         """Whether this broker is the preferred leader of a partition."""

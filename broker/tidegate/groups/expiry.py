@@ -188,10 +188,9 @@ class GroupExpiry:
         await self.deadlines.close()
         self._granting_grace.cancel()
 
-    def broker_silent(self, was_named: Callable[[int], bool]) -> None:
-        """Extend the sessions of shards that a silent broker was named for and this broker is named for now."""
-        shards = [shard for shard in range(self._store.settings.coordinator_shards) if was_named(shard)]
-        self._granting_grace.start(self._grant_session_grace([one for one in shards if self._prefers(one)]))
+    def broker_silent(self, shards: list[int]) -> None:
+        """Extend the sessions of shards that a silent broker was named for and this broker has to look after now."""
+        self._granting_grace.start(self._grant_session_grace(shards))
 
     async def _grant_session_grace(self, shards: list[int]) -> None:
         granted_grace, left = 0, dict[int, str]()

@@ -18,29 +18,31 @@ PAUSE_FACTOR_MAX: Final = 16
 _CALM_PAUSES: Final = 4
 """After this many delays without a rebalance the delay returns to its minimum."""
 
+_Identity = tuple[int, str]
+
 
 class ConnectionRebalancer:
     """Calls `shed_connections(share)` after brokers joined; `share` is the part of the connections to close.
 
-    `serving` returns the node ids of all serving brokers.
+    `serving` returns all serving brokers, each as its node id and process: one that restarted has left and joined.
     """
 
     def __init__(
-        self, shed_connections: Callable[[float], None], serving: Callable[[], set[int]], pause_ms: int
+        self, shed_connections: Callable[[float], None], serving: Callable[[], set[_Identity]], pause_ms: int
     ) -> None:
         self._shed_connections, self._serving = shed_connections, serving
         self._pause_min_s = self._pause_s = pause_ms / 1000
         self._spread_s: float | None = None
         """Time of the last rebalance, by the event loop's clock."""
-        self._served: set[int] = set()
-        """Node ids that were serving at the last rebalance."""
-        self._pending: set[int] = set()
+        self._served: set[_Identity] = set()
+        """Brokers that were serving at the last rebalance."""
+        self._pending: set[_Identity] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_broker_joined(self, node_ids: Iterable[int]) -> None:
+    def on_broker_joined(self, joined: Iterable[_Identity]) -> None:
         """Schedule a rebalance for brokers that started to serve."""
         loop = asyncio.get_running_loop()
-        self._pending |= set(node_ids)
+        self._pending |= set(joined)
         if self._timer is not None:
             return
         wait_s = 0.0 if self._spread_s is None else self._spread_s + self._pause_s - loop.time()
@@ -57,12 +59,12 @@ class ConnectionRebalancer:
 
     def _spread(self) -> None:
         serving, now_s = self._serving(), asyncio.get_running_loop().time()
-        on_broker_joined, left = self._pending & serving, (self._served | self._pending) - serving
+        joined, left = self._pending & serving, (self._served | self._pending) - serving
         self._pending, self._timer, self._served = set(), None, serving
         if self._spread_s is None or now_s - self._spread_s > _CALM_PAUSES * self._pause_s:
             self._pause_s = self._pause_min_s
         elif left:
             self._pause_s = min(self._pause_s * 2, self._pause_min_s * PAUSE_FACTOR_MAX)
         self._spread_s = now_s
-        if on_broker_joined:
-            self._shed_connections(len(on_broker_joined) / len(serving))
+        if joined:
+            self._shed_connections(len(joined) / len(serving))

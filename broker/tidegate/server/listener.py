@@ -306,8 +306,8 @@ class Server:
         """Close a share of the connections. Behind one shared address only new connections reach other brokers."""
         self.sweeper.shed_connections(share, self.context.broker_lease.is_single)
 
-    def _serving(self) -> set[int]:
-        return {one.node_id for one in self.context.broker_lease.preferred()}
+    def _serving(self) -> set[tuple[int, str]]:
+        return {one.identity for one in self.context.broker_lease.preferred()}
 
     # -- called by connections
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -45,19 +46,21 @@ class World:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.serving = {1, 2}
+        self._processes = itertools.count()
+        self.serving = {1: "first process", 2: "first process"}
         self.made: list[tuple[float, float]] = []
-        self.spreading = ConnectionRebalancer(self._shed_connections, lambda: set(self.serving), 60_000)
+        self.spreading = ConnectionRebalancer(self._shed_connections, lambda: set(self.serving.items()), 60_000)
 
     def _shed_connections(self, share: float) -> None:
         self.made.append((self.clock.now_s - 1_000, share))
 
     def wait_for_state(self, *node_ids: int) -> None:
-        self.serving |= set(node_ids)
-        self.spreading.on_broker_joined(node_ids)
+        joined = {node_id: f"process {next(self._processes)}" for node_id in node_ids}
+        self.serving |= joined
+        self.spreading.on_broker_joined(joined.items())
 
     def leave(self, node_id: int) -> None:
-        self.serving.discard(node_id)
+        del self.serving[node_id]
 
 
 @pytest.fixture
@@ -124,6 +127,19 @@ def test_one_that_flaps_slower_than_the_pause_is_noticed_too(world: World) -> No
         world.clock.advance(50)
 
     assert len(world.made) <= 5 + 10_000 / (60 * PAUSE_FACTOR_MAX)
+
+
+def test_one_that_flaps_under_one_node_id_is_noticed_too(world: World) -> None:
+    """As one does that starts again at its address."""
+    for _ in range(300):
+        world.leave(2)
+        world.clock.advance(3)
+        world.wait_for_state(2)
+        world.clock.advance(41)
+
+    pauses = [after - before for (before, _), (after, _) in zip(world.made, world.made[1:], strict=False)]
+    assert min(pauses) >= 60 and max(pauses) >= 60 * PAUSE_FACTOR_MAX
+    assert len(world.made) <= 5 + 300 * 44 / (60 * PAUSE_FACTOR_MAX)
 
 
 def test_after_a_calm_time_flapping_is_forgotten(world: World) -> None:
