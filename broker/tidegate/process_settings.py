@@ -192,7 +192,7 @@ class ProcessSettings(BaseSettings):
         None,
         ge=0,
         description="Fixed node id of this broker; set it where dashboards or clients name brokers by id; "
-        "default: the last one of its address, or else the lowest free one",
+        "default: the last one of its own address, or else the lowest free one",
     )
     processes: int = Field(
         1,

@@ -13,8 +13,11 @@ import pytest
 from tests.support.built import ENDPOINTS
 from tests.support.clock import SteppedClock
 from tidegate.broker import build
-from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease, LeaseEvents, State
+from tidegate.cli.commands.brokers import _through_redis
+from tidegate.cli.places import AdminHttp, RedisServer
+from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerInfo, BrokerLease, LeaseEvents, State
 from tidegate.cluster.drains import request_drain
+from tidegate.cluster.placement import Preferred
 from tidegate.errors import BrokerIdNotRegistered, StoreUnavailable
 from tidegate.settings import Settings
 from tidegate.startup import CannotStart
@@ -232,11 +235,18 @@ async def test_restart_on_the_same_port_has_the_node_id_of_its_predecessor(
 
     librdkafka drops what it has asked a node id that goes, and asks again after a minute.
     """
-    joined: list[int] = []
-    silent: list[int] = []
-    events = LeaseEvents(on_broker_joined=joined.extend, on_silent=lambda lost: silent.append(lost.node_id))
-    killed, beside = brokers(9092), brokers(9093, events=events)
+    joined, silent = list[tuple[int, str]](), list[int]()
+    shards = list[int]()
+
+    def on_silent(lost: BrokerInfo) -> None:
+        silent.append(lost.node_id)
+        shards.extend(Preferred(beside, 50).taken_from(lost))
+
+    killed = brokers(9092)
+    beside = brokers(9093, events=LeaseEvents(on_broker_joined=joined.extend, on_silent=on_silent))
     await start(killed, beside)
+    await killed.renew()
+    coordinated = Preferred(killed, 50).shards()
     await pass_time(clock, after_ms, beside)
     assert (joined, silent) == ([], [1] if after_ms > SUSPECT_MS else [])
     again = brokers(9092)
@@ -246,7 +256,8 @@ async def test_restart_on_the_same_port_has_the_node_id_of_its_predecessor(
     assert ids(again) == [1, 2]
     await beside.renew()
     assert (ids(beside), named(beside)) == ([1, 2], [1, 2])
-    assert (joined, silent) == ([1], [1]), "it has no connections, and what its predecessor kept waiting is gone"
+    assert joined == [(1, again.process)], "it has no connections"
+    assert (silent, shards) == ([1], coordinated), "their members get a grace: what it had yet to renew died with it"
     assert not await killed.renew()
 
 
@@ -414,7 +425,7 @@ async def test_one_address_is_one_node_for_clients(brokers: Make) -> None:
 
 
 async def test_starting_broker_is_not_advertised_until_it_serves(clock: SteppedClock, brokers: Make) -> None:
-    on_broker_joined: list[set[int]] = []
+    on_broker_joined: list[set[tuple[int, str]]] = []
     one = brokers(9092, events=LeaseEvents(on_broker_joined=on_broker_joined.append))
     await start(one)
     two, three = brokers(9093, state="starting"), brokers(9094, state="starting")
@@ -424,14 +435,14 @@ async def test_starting_broker_is_not_advertised_until_it_serves(clock: SteppedC
 
     await two.serve()
     await pass_time(clock, 250, one)
-    assert (named(one), on_broker_joined) == ([1, 2], [{2}])
+    assert (named(one), on_broker_joined) == ([1, 2], [{(2, two.process)}])
     await three.serve()
     await pass_time(clock, 250, one)
-    assert (named(one), on_broker_joined) == ([1, 2, 3], [{2}, {3}])
+    assert (named(one), on_broker_joined) == ([1, 2, 3], [{(2, two.process)}, {(3, three.process)}])
 
 
 async def test_suspect_broker_that_recovers_is_no_new_broker(clock: SteppedClock, brokers: Make) -> None:
-    on_broker_joined: list[set[int]] = []
+    on_broker_joined: list[set[tuple[int, str]]] = []
     one, two = brokers(9092, events=LeaseEvents(on_broker_joined=on_broker_joined.append)), brokers(9093)
     await start(one, two)
     await one.renew()
@@ -482,6 +493,26 @@ async def test_only_a_live_broker_can_be_asked_to_drain(clock: SteppedClock, bro
     await clock.advance(GONE_MS)
     with pytest.raises(BrokerIdNotRegistered):
         await request_drain(clock._store, one.node_id)
+
+
+async def test_drain_command_notices_a_broker_that_has_started_again(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its address, under its node id, before the command has looked whether it left."""
+    at_9092 = {"PLAINTEXT": ("127.0.0.1", 9092)}
+    asked, again = (BrokerLease(store, settings, at_9092, None) for _ in range(2))
+    await asked.start()
+
+    async def drained(of: Store, node_id: int) -> None:
+        await request_drain(of, node_id)
+        await asked.close()
+        await again.start()
+
+    monkeypatch.setattr("tidegate.cluster.drains.request_drain", drained)
+    still_there = await _through_redis(AdminHttp(""), RedisServer(settings), asked.node_id, 10.0)
+    await again.close()
+
+    assert (still_there, again.node_id) == (False, asked.node_id)
 
 
 async def test_loop_renews(store: Store, settings: Settings) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -125,19 +126,22 @@ def drain(
 async def _through_admin(admin: AdminHttp, redis: RedisServer, node_id: int, timeout_s: float) -> bool:
     from tidegate.cli.client import admin_client
 
-    listed: set[int] = set()
+    async def listing() -> dict[int, str]:
+        return {one["node_id"]: one.get("process", "") for one in (await admin_client.brokers(admin))["brokers"]}
+
+    listed = await listing()
+    asked = listed.get(node_id)
 
     async def there() -> bool:
         nonlocal listed
         try:
-            listed = {one["node_id"] for one in (await admin_client.brokers(admin))["brokers"]}
+            listed = await listing()
         except admin_client.NobodyListens:
-            if listed != {node_id}:  # others may answer at other addresses
+            if set(listed) != {node_id}:  # others may answer at other addresses
                 raise
             return False
-        return node_id in listed
+        return asked is not None and listed.get(node_id) == asked  # it may have started again already
 
-    await there()
     await admin_client.ask(admin, "POST", f"/brokers/{node_id}/drain")
     return await _stays(node_id, there, timeout_s)
 
@@ -156,13 +160,21 @@ async def _through_redis(admin: AdminHttp, redis: RedisServer, node_id: int, tim
     who = Actor(own_name(), "redis", socket.gethostname())
     gone_ms = redis.settings.broker_lease_timeout_ms
 
+    asked = ""
+
+    async def process() -> str:
+        record = await store.command("HGET", store.cluster_keys.brokers, node_id)
+        return str(json.loads(record)["process"]) if record else ""
+
     async def there() -> bool:
         renewed = await store.command("ZSCORE", store.cluster_keys.leases, node_id)
         now_ms = time_ms(await store.command("TIME"))
-        return renewed is not None and now_ms - float(renewed) < gone_ms
+        held = renewed is not None and now_ms - float(renewed) < gone_ms
+        return held and await process() == asked  # it may have started again already
 
     try:
         await store.start()
+        asked = await process()
         async with Audit(store, node_id, who, "broker.drain", {"node_id": node_id}):
             await request_drain(store, node_id)
         return await _stays(node_id, there, timeout_s)
