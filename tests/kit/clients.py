@@ -12,6 +12,7 @@ import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -42,6 +43,8 @@ EVERY_S: Final = 0.02
 IN_FLIGHT_MAX: Final = 400
 COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
 FLUSH_S: Final = 90.0
+LEAVE_S: Final = 180.0
+"""A member that has not ended after this time hangs."""
 _GROUP_METADATA: Final = b"CGMDv2:"
 _NEVER_STARTS: Final = "Failed to fetch committed offsets for"
 """librdkafka's error after which it does not fetch these partitions as long as they are assigned: an OffsetFetch was
@@ -135,6 +138,15 @@ class LibrdkafkaWriter(Writer):
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self.session.fatal.append(f"{self.name}: fatal: {error}")
+
+
+def _where(task: asyncio.Task[None]) -> str:
+    """The functions in which a task waits, from the outermost to the innermost."""
+    places, waiting = [], task.get_coro()
+    while frame := getattr(waiting, "cr_frame", None):
+        places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        waiting = getattr(waiting, "cr_await", None)
+    return " > ".join(places)
 
 
 async def _started(client: Any) -> None:
@@ -389,7 +401,13 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
     async def stop(self) -> None:
         """Commits, and leaves the group."""
         self._over.set()
-        await self._task
+        if not (await asyncio.wait({self._task}, timeout=LEAVE_S))[0]:
+            self.session.fatal.append(
+                f"{self.name}: has not ended after {LEAVE_S:.0f} s, waits in {_where(self._task)}"
+            )
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
 
     async def _run(self) -> None:
         self._consumer = AIOKafkaConsumer(
