@@ -43,6 +43,9 @@ EVERY_S: Final = 0.02
 IN_FLIGHT_MAX: Final = 400
 COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
 FLUSH_S: Final = 90.0
+COMMIT_S: Final = 30.0
+"""Beyond it a commit of aiokafka is given up: 0.14 repeats one for ever that a rebalance makes as its consumer stops,
+if the coordinator is not known (`GroupCoordinator.commit_offsets` after `close`)."""
 LEAVE_S: Final = 180.0
 """A member that has not ended after this time hangs."""
 _GROUP_METADATA: Final = b"CGMDv2:"
@@ -457,8 +460,9 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
             return
         began, generation = now_ns(), self._coordinator.generation
         try:
-            await self._consumer.commit({self._tp(index): offset for index, offset in offsets.items()})
-        except (AiokafkaError, IllegalStateError):
+            async with asyncio.timeout(COMMIT_S):
+                await self._consumer.commit({self._tp(index): offset for index, offset in offsets.items()})
+        except (AiokafkaError, IllegalStateError, TimeoutError):
             self.committed(began, offsets, (generation, self._coordinator.generation), done=False)
         else:
             self.committed(began, offsets, (generation, self._coordinator.generation), done=True)
