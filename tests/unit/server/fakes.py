@@ -8,8 +8,9 @@ import inspect
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from time import monotonic, sleep
+from time import monotonic, perf_counter, sleep
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import uvloop
@@ -20,6 +21,7 @@ from tests.support.wire import RawClient
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol import group_writers, log_writers
+from tidegate.server import stalls
 from tidegate.server.listener import Server
 from tidegate.server.stalls import _closed, _fileno, _unread
 from tidegate.settings import Settings
@@ -185,14 +187,15 @@ class Handlers:
 
 @asynccontextmanager
 async def running(handlers: Handlers, **settings: Any) -> AsyncIterator[tuple[Server, str]]:
-    """A server on loopback and its address."""
+    """A server on loopback and its address. To it the event loop never stalls: the clock of that does not move."""
     context = cast(BrokerContext, None)  # these handlers have no store
-    server = Server(context, handlers.table(), Settings(**settings))
-    port = await server.open("127.0.0.1", 0)
-    try:
-        yield server, f"127.0.0.1:{port}"
-    finally:
-        await server.close()
+    server, now_s = Server(context, handlers.table(), Settings(**settings)), perf_counter()
+    with patch.object(stalls, "perf_counter", lambda: now_s):
+        port = await server.open("127.0.0.1", 0)
+        try:
+            yield server, f"127.0.0.1:{port}"
+        finally:
+            await server.close()
 
 
 @asynccontextmanager
@@ -220,6 +223,13 @@ async def until(condition: Any, timeout_s: float = 30.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def pass_time(server: Server, seconds: float) -> None:
+    """All connections have been open, and without a frame, for so much longer."""
+    for connection in server.connections:
+        connection.last_active_s -= seconds
+        connection.opened_s -= seconds
 
 
 def raw_socket(server: Server) -> socket.socket:

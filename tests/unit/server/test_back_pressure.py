@@ -22,6 +22,7 @@ from tests.unit.server.fakes import (
     closed,
     connected,
     on_both_loops,
+    pass_time,
     until,
 )  # fmt: skip
 from tidegate.protocol.framing import LARGE_BYTES
@@ -303,33 +304,38 @@ async def test_closed_connection_in_the_middle_of_a_large_request_frees_its_byte
 
 
 @on_both_loops
-async def test_idle_connection_is_closed_and_one_with_a_parked_request_is_not() -> None:
+async def test_idle_connection_is_closed_and_one_with_a_parked_request_is_not(swept_often: None) -> None:
     handlers = Handlers()
-    async with connected(handlers, connections_max_idle_ms=1000) as (server, idle), await another(server) as parked:
+    async with connected(handlers, connections_max_idle_ms=60_000) as (server, idle), await another(server) as parked:
         await idle.ask(HEARTBEAT_REQUEST)
         fetch = parked.send(FETCHES)
+        await until(lambda: handlers.parked)
+        pass_time(server, 61)
         assert await closed(idle) == b""
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.1)
         handlers.answer_fetch(handlers.parked[0])
         assert (await parked.receive())[0] == fetch
 
 
 @on_both_loops
-async def test_request_that_stops_in_its_middle_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "FRAME_TIMEOUT_S", 0.1)
-    async with connected(Handlers(), connections_max_idle_ms=1000) as (server, client):
+async def test_request_that_stops_in_its_middle_ends_the_connection(swept_often: None) -> None:
+    async with connected(Handlers()) as (server, client):
         client.writer.write(struct.pack(">i", 10 * MIB) + bytes(10))
+        await until(lambda: any(one.state.name == "READING" for one in server.connections))
+        pass_time(server, limits.FRAME_TIMEOUT_S + 1)
         assert await closed(client) == b""
         assert server.request_bytes.held == 0
 
 
 @on_both_loops
-async def test_old_connection_is_closed_between_requests() -> None:
+async def test_old_connection_is_closed_between_requests(swept_often: None) -> None:
     handlers = Handlers()
-    settings = {"connections_max_idle_ms": 1000, "connections_max_age_ms": 300}
+    settings = {"connections_max_idle_ms": 600_000, "connections_max_age_ms": 60_000}
     async with connected(handlers, **settings) as (server, busy), await another(server) as parked:
         fetch = parked.send(FETCHES)
         await busy.ask(HEARTBEAT_REQUEST)
+        await until(lambda: handlers.parked)
+        pass_time(server, 120)
         assert await closed(busy) == b""
         handlers.answer_fetch(handlers.parked[0])
         assert (await parked.receive())[0] == fetch
@@ -337,14 +343,21 @@ async def test_old_connection_is_closed_between_requests() -> None:
 
 
 @on_both_loops
-async def test_client_that_never_reads_is_aborted_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_never_reads_is_aborted_in_the_end(
+    monkeypatch: pytest.MonkeyPatch, swept_often: None
+) -> None:
     handlers = Handlers()
     handlers.fetch_bytes = 4 * MIB
     monkeypatch.setattr(limits, "OUT_BYTES_MAX", MIB)
-    async with connected(handlers, connections_max_idle_ms=1000) as (server, other):
+    async with connected(handlers, connections_max_idle_ms=60_000) as (server, other):
         client = RawClient(*await asyncio.open_connection("127.0.0.1", server.ports[0], limit=1 << 16), None)
         client.writer.write(encode_request(FETCHES, 1) * 8)
-        await until(lambda: len(server.connections) == 2)
-        await until(lambda: len(server.connections) == 0)
+        await until(lambda: any(one.state.name == "BLOCKED_ON_WRITE" for one in server.connections))
+
+        def is_empty() -> bool:
+            pass_time(server, 61)
+            return not server.connections
+
+        await until(is_empty)
         assert await closed(other) == b""
         await client.close()

@@ -87,7 +87,7 @@ async def test_drain_answers_it_before_the_connection_closes() -> None:
     async with connected(handlers) as (server, client):
         sent = client.send(HEARTBEATS)
         await until(lambda: handlers.keeper.is_delayed)
-        draining = asyncio.ensure_future(server.drain(5_000))
+        draining = asyncio.ensure_future(server.drain(60_000))
         assert (await asyncio.wait_for(client.receive(), 30))[0] == sent
         assert await closed(client) == b""
         await draining

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -23,6 +22,7 @@ from tests.unit.server.fakes import (
     raw_socket,
     until,
 )
+from tidegate.server import stalls
 from tidegate.server.listener import Server
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -34,7 +34,7 @@ PRODUCES: Any = sample(request_type(PRODUCE, 9))
 
 def stall(server: Server, seconds: float) -> None:
     """As if the event loop had not turned for so long: its clocks say so."""
-    server.stalls.alive_s -= seconds
+    server.stalls.alive_s = stalls.perf_counter() - seconds
     server.extend_trust()
 
 
@@ -110,12 +110,12 @@ async def test_long_stall_change_in_listen_queue_closes_connection_behind_replie
     async with connected(handlers) as (server, _):
         late = raw_socket(server)
         late.sendall(encode_request(HEARTBEAT_REQUEST, 1) + encode_request(CHANGE, 2))
-        now_s = perf_counter()
+        now_s = stalls.perf_counter()
         for seconds in (5, 1.5):
             now_s += seconds
-            with patch("tidegate.server.stalls.perf_counter", lambda: now_s):  # noqa: B023 - called in this turn
+            with patch.object(stalls, "perf_counter", lambda: now_s):  # noqa: B023 - called in this turn
                 server.stalls.check()
-        server.stalls._accepts_until_s = perf_counter() + 1
+        server.stalls._accepts_until_s = now_s
         await until(lambda: handlers.started == ["heartbeat g"])
         await until(lambda: len(server.connections) == 1)
         assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from itertools import count
 from time import perf_counter
 from typing import Any, cast
 
+import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v9.request import JoinGroupRequest
 
@@ -26,6 +28,7 @@ from tests.unit.server.fakes import (
     until,
 )
 from tidegate.quotas.leases import ClientLimits, QuotaLeases
+from tidegate.server import throttling
 from tidegate.server.muting import MUTED
 from tidegate.server.pending_request import PendingRequest
 
@@ -168,15 +171,17 @@ async def test_fetch_spends_the_bytes_of_its_reply() -> None:
 
 
 @on_both_loops
-async def test_time_of_a_waiting_request_is_not_spent() -> None:
-    """A join that waits half a second for other members has used next to nothing."""
+async def test_time_of_a_waiting_request_is_not_spent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join that waits an hour for other members has used next to nothing."""
+    waited_s, ticks = [0.0], count()
+    monkeypatch.setattr(throttling, "perf_counter", lambda: next(ticks) * 0.001 + sum(waited_s))
     handlers = Handlers()
     handlers.cold_gate.clear()
     async with connected(handlers) as (server, client):
         leases = metered(server)
         send(client, JOINS)
         await until(lambda: handlers.started)
-        await asyncio.sleep(0.5)
+        waited_s.append(3600.0)
         handlers.cold_gate.set()
         await asyncio.wait_for(client.receive_frame(), 30)
 
@@ -212,7 +217,7 @@ async def test_muted_connection_of_a_client_that_left_is_closed_unread() -> None
             while not muted.blocked & MUTED:
                 await asyncio.sleep(0)
 
-            muted._paused_s -= paused_s
+            muted._paused_s = perf_counter() - paused_s
             muted._muted_until_s = 0.0
             muted._await_end()
             await until(lambda: len(server.connections) == 1)
