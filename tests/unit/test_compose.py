@@ -251,7 +251,7 @@ def test_lake_writes_where_brokers_read() -> None:
 
 def test_script_of_the_token_makes_one_and_keeps_it(tmp_path: Path) -> None:
     def run() -> str:
-        subprocess.run(["sh", "compose/setup.sh"], cwd=REPOSITORY, env=run_environment, check=True, timeout=30)
+        subprocess.run(["sh", "compose/setup.sh"], cwd=REPOSITORY, env=run_environment, check=True, timeout=100)
         return (tmp_path / "operator-token").read_text("utf-8").strip()
 
     run_environment = {"PATH": "/usr/bin:/bin", "SECRETS": str(tmp_path)}
@@ -274,7 +274,7 @@ def test_script_of_certificates_makes_what_brokers_load_and_keeps_it(tmp_path: P
             env={"PATH": "/usr/bin:/bin", "CERTIFICATES": str(tmp_path), "NAMES": names},
             check=True,
             capture_output=True,
-            timeout=30,
+            timeout=100,
         )
         return (tmp_path / "broker.pem").read_bytes()
 

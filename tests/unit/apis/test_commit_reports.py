@@ -86,7 +86,7 @@ async def test_forward_commits_are_reported_once_after_100_ms(monkeypatch: pytes
     for offset in range(50):
         reported.add("g", "c", [(T, [0, 1])], [offset, offset])
     assert reported.mirror.reports == 0 and reported.mirror.commits_wait
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not reported.mirror.reports:
             await asyncio.sleep(0.005)
 

@@ -114,6 +114,7 @@ async def test_waiting_reads_on_only_where_something_changed():
     assert [len(log.reads) for log in logs] == [1, 1, 1, 1]
     for expected in (2, 3):
         logs[1].grow()
+        await until(lambda expected=expected: len(logs[1].reads) == expected)  # type: ignore[misc]
         await asyncio.sleep(0.01)
         assert [len(log.reads) for log in logs] == [1, expected, 1, 1]
     assert logs[1].reads[-1][0] == 2  # from where the last read ended

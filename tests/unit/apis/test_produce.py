@@ -39,8 +39,8 @@ async def test_partitions_are_answered_together_in_the_order_asked():
         .connect()
         .send(produce_request([("t", [(1, build_batch([NOW])), (0, build_batch([NOW]))]), ("t", [(5, None)])]))
     )
-    await asyncio.sleep(0.01)
-    assert fast.end == 1 and not asked.answer.done()
+    await until(lambda: fast.end == 1 and slow.waiting)
+    assert not asked.answer.done()
     slow.release()
     assert answers(await asked.answer) == [
         (1, ErrorCode.none, 0),
@@ -64,7 +64,7 @@ async def test_produce_without_a_timeout_has_the_time_of_an_append():
     log = FakeLog()
     log.held = True
     asked = FakeBroker([log]).connect().send(produce_request([("t", [(0, build_batch([NOW]))])], timeout_ms=0))
-    await asyncio.sleep(0.01)
+    await until(lambda: log.waiting)
     log.release()
     assert answers(await asked.answer) == [(0, ErrorCode.none, 0)]
 
@@ -76,9 +76,8 @@ async def test_produce_that_was_answered_is_released(acks: int):
     broker = FakeBroker([slow, fast])
     for partition in (0, 1, 1, 1):
         broker.connect().send(produce_request([("t", [(partition, build_batch([NOW]))])], acks=acks))
-    await asyncio.sleep(0.01)
+    await until(lambda: fast.end == 3 and slow.waiting)
 
-    assert fast.end == 3
     assert [len(queue) for queue in broker.context.produce_timeouts._queues.values()] == [1]
     slow.release()
 
@@ -104,7 +103,7 @@ async def test_produce_log_unreachable_closes_the_connection():
     log.failure = LogUnreachable("away")
     request = produce_request([("t", [(0, build_batch([NOW])), (1, build_batch([NOW]))])])
     asked = FakeBroker([log, other]).connect().send(request)
-    await asyncio.sleep(0.01)
+    await until(lambda: asked.closed is not None)
     assert asked.closed is not None and "away" in asked.closed
 
 

@@ -21,7 +21,7 @@ from tidegate.startup import CannotStart
 
 READY = b"GET /health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n"
 INDEX = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Loading:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +20,23 @@ from tidegate.settings import Settings
 
 WHOLE = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 LONG_MS = 60_000
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
+
+
+class Clock:
+    """The clock of the connections, which a test moves on."""
+
+    later_ms = 0.0
+
+    def __call__(self) -> float:
+        return perf_counter() + self.later_ms / 1000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(connection_limiter, "perf_counter", clock)
+    return clock
 
 
 @pytest.fixture(autouse=True)
@@ -96,26 +114,33 @@ async def test_incomplete_request_is_aborted(begun: bytes, limits: pytest.Monkey
         assert await slow.is_closed()
 
 
-async def test_next_request_of_a_connection_must_be_complete_too(limits: pytest.MonkeyPatch) -> None:
-    limits.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", 100)
+async def test_next_request_of_a_connection_must_be_complete_too(clock: Clock, limits: pytest.MonkeyPatch) -> None:
+    limits.setattr(connection_limiter, "IDLE_TIMEOUT_MS", math.inf)
     async with listening() as port, AsyncExitStack() as stack:
         slow = await visit(port, stack)
         await slow.body_text(WHOLE)
         assert await slow.is_answered()
         await slow.body_text(WHOLE[:10])
+        closed = asyncio.create_task(slow.is_closed())
+        while not closed.done():
+            clock.later_ms += 2 * LONG_MS
+            await asyncio.sleep(0.01)
 
-        assert await slow.is_closed()
+        assert await closed
 
 
-async def test_connection_persists_between_requests_for_a_limited_time(limits: pytest.MonkeyPatch) -> None:
-    limits.setattr(connection_limiter, "REQUEST_TIMEOUT_MS", 100)
-    limits.setattr(connection_limiter, "IDLE_TIMEOUT_MS", 300)
+async def test_connection_persists_between_requests_for_a_limited_time(
+    clock: Clock, limits: pytest.MonkeyPatch
+) -> None:
+    limits.setattr(connection_limiter, "IDLE_TIMEOUT_MS", 3 * LONG_MS)
     async with listening() as port, AsyncExitStack() as stack:
         kept = await visit(port, stack)
         for _ in range(2):
             await kept.body_text(WHOLE)
             assert await kept.is_answered()
+            clock.later_ms += 2 * LONG_MS
 
+        clock.later_ms += 4 * LONG_MS
         assert await kept.is_closed()
 
 

@@ -213,7 +213,7 @@ async def test_joins_in_a_script_that_cannot_be_built_fail(store: Any) -> None:
 
     for join in joins:
         with pytest.raises(StoreUnavailable):
-            await asyncio.wait_for(join, 10)
+            await asyncio.wait_for(join, 60)
 
 
 @pytest.mark.parametrize("record", [b"{", b"{}"])
