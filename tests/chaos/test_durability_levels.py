@@ -72,8 +72,8 @@ class Broker:
         while True:
             admin, partition = AdminClient(self.bootstrap), TopicPartition(TOPIC, 0)  # without an epoch of before
             try:
-                asked = admin.list_offsets({partition: OffsetSpec.latest()}, request_timeout=10)
-                found = asked[partition].result(20)
+                asked = admin.list_offsets({partition: OffsetSpec.latest()}, request_timeout=30)
+                found = asked[partition].result(60)
             except KafkaException:
                 assert time.monotonic() < ends
                 time.sleep(0.2)
@@ -101,7 +101,7 @@ class Broker:
 
 @contextmanager
 def broker_on(server: ValkeyServer, durability: str = "memory", **settings: str) -> Iterator[Broker]:
-    values = {"TIDEGATE_DURABILITY": durability, "TIDEGATE_DURABILITY_TIMEOUT_MS": "1000"} | settings
+    values = {"TIDEGATE_DURABILITY": durability, "TIDEGATE_DURABILITY_TIMEOUT_MS": "10000"} | settings
     with Cluster(brokers=1, settings=values, redis_url=server.url) as cluster:
         yield Broker(cluster)
 
@@ -120,6 +120,12 @@ def append_only_file(server: ValkeyServer) -> Path:
     return found
 
 
+def until_written(server: ValkeyServer) -> None:
+    """While an fsync runs, Redis holds back writes to the file for up to 2 s: a process that dies then loses them."""
+    with redis.Redis(port=server.port) as client:
+        until(lambda: client.info("persistence")["aof_buffer_length"] == 0, time.monotonic() + HEALED_S)
+
+
 def test_durability_snapshots_only_loses_what_follows_the_last_one() -> None:
     with server_with() as server, broker_on(server) as broker:
         assert broker.produce(30) == 30
@@ -133,8 +139,10 @@ def test_durability_snapshots_only_loses_what_follows_the_last_one() -> None:
 def test_durability_append_only_file_every_second_loses_what_was_not_on_the_disk() -> None:
     with server_with(*AOF, "everysec") as server, broker_on(server) as broker:
         assert broker.produce(30) == 30
+        until_written(server)
         on_disk = append_only_file(server).stat().st_size
         assert broker.produce(20) == 20
+        until_written(server)
         server.kill()
         with append_only_file(server).open("rb+") as file:
             file.truncate(on_disk)  # the machine crashed before the next fsync
@@ -151,11 +159,9 @@ def test_durability_append_only_file_always_loses_nothing() -> None:
 
 
 def test_durability_append_only_file_every_second_keeps_what_was_written_if_only_the_process_dies() -> None:
-    """While an fsync runs, Redis holds back writes to the file for up to 2 s: a process that dies then loses them."""
     with server_with(*AOF, "everysec") as server, broker_on(server) as broker:
         assert broker.produce(30) == 30
-        client = redis.Redis(port=server.port)
-        until(lambda: client.info("persistence")["aof_buffer_length"] == 0, time.monotonic() + HEALED_S)
+        until_written(server)
         server.kill()
         server.start()
         broker.check(kept=30)
