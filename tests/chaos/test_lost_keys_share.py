@@ -112,7 +112,7 @@ async def test_key_lost_of_a_share_group_is_healed(cluster: Cluster, name: str, 
             damage(client, key, kind, how)
         start_s = time.monotonic()
         queue.produce(10)
-        with suppress(ShareError, TimeoutError):
+        with suppress(ShareError, OSError, TimeoutError):
             await holder.commit()
     healed = await queue.drain()
     if not healed and how == WRONG_TYPE:
