@@ -138,14 +138,14 @@ class BrokerProcess:
                 stderr=log,
             )
 
-    def wait_ready(self, timeout_s: float = 60.0) -> None:
+    def wait_ready(self, timeout_s: float = 180.0) -> None:
         """Wait until its readiness probe says yes. Raises RuntimeError with the end of its log."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self.process is not None and self.process.poll() is not None:
                 break
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/health/ready", timeout=1):
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}/health/ready", timeout=10):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
