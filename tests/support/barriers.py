@@ -15,8 +15,8 @@ from tests.support.proxy import Proxy
 from tests.support.wire import RawClient
 from tidegate.store.keys import GroupKeys
 
-LONG_MS, SHORT_MS = 120_000, 2_500
-"""Timeouts of members that are to stay, and of those that are to be missed."""
+LONG_MS, SHORT_MS = 120_000, 5_000
+"""Timeouts of members that are to stay, and of those that are to be missed: longer than a loaded machine stalls."""
 
 Value = TypeVar("Value")
 
