@@ -19,8 +19,8 @@ from tests.support.proxy import BOTH
 
 TOPIC, PARTITIONS = "orders", 8
 """So many partitions that the broker is surely named as the leader of some."""
-RECOVERS_WITHIN_S = 60.0
-"""5 s for a command, 10 s until the broker's lease is gone, and what clients wait before they try again."""
+RECOVERS_WITHIN_S = 100.0
+"""5 s for a command, 10 s until the broker's lease is gone, what clients wait before they try again; several times."""
 
 
 def acknowledged_since(history: History, began: int) -> set[str]:
@@ -41,7 +41,7 @@ async def wait_for_all(history: History, began: int, within_s: float) -> float:
     return time.monotonic() - asked
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 async def test_isolated_broker_producers_continue_with_another(rng: random.Random) -> None:
     history = History()
     async with FaultyCluster(seed=rng.randrange(1 << 30), brokers=2) as cluster:

@@ -31,7 +31,7 @@ from tests.support.broker_logs import complaints, tracebacks
 
 LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
 KILL_EVERY_S, DEAD_S = 5.0, 1.0
-CATCH_UP_S = 60.0
+CATCH_UP_S = 120.0
 
 
 def kill_one_by_one(cluster: Cluster, rng: random.Random, seconds: float) -> int:

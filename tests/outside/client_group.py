@@ -27,10 +27,10 @@ from tidegate.store.keys import GroupKeys
 
 TOPIC: Final = "outside"
 PARTITIONS: Final = 12
-IDLE_WAIT_S: Final = 40.0
+IDLE_WAIT_S: Final = 100.0
 STABLE_S: Final = 1.5
 CHANGE_EVERY_S: Final = (5.0, 10.0)
-STOP_S: Final = 40.0
+STOP_S: Final = 100.0
 
 LIBRARIES: Final = ("librdkafka", "kafka_python", "aiokafka")
 
