@@ -17,13 +17,13 @@ pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300
 
 
 async def test_live_page_late_member_shown_missing_until_it_rejoins(reader: Reader, stage: Stage) -> None:
-    first, late = await stage.stable("late-member", "web-1", "web-2", session_timeout_ms=60_000)
+    first, late = await stage.stable("late-member", "web-1", "web-2", session_timeout_ms=300_000)
     page = await reader.open("/console/group?group=late-member")
     await page.evaluate("window.stayed = true")
     barrier = page.locator("#the-barrier")
     assert await barrier.count() == 0
 
-    third = await stage.member("late-member", "web-3", session_timeout_ms=60_000)
+    third = await stage.member("late-member", "web-3", session_timeout_ms=300_000)
     joins = [asyncio.ensure_future(third.round())]
     while await first.heartbeat() is ErrorCode.none:  # a join before the rebalance would be answered at once
         await asyncio.sleep(0.05)
@@ -58,7 +58,7 @@ async def test_focus_survives_an_update(reader: Reader) -> None:
 async def test_live_page_redis_unavailable_content_stays_and_updates_resume(context: BrowserContext) -> None:
     with Cluster(brokers=1, settings=SETTINGS, server_options=["--appendonly", "yes"]) as cluster:
         async with Stage(cluster) as stage:
-            await stage.stable("orders-app", "web-1", session_timeout_ms=60_000)
+            await stage.stable("orders-app", "web-1", session_timeout_ms=300_000)
             reader = await reader_of(context, stage.admin)
             page = await reader.open("/console/group?group=orders-app")
             cluster.kill_server()

@@ -47,7 +47,7 @@ async def test_offsets_are_moved_by_the_wizard_and_moved_back(reader: Reader, st
     await expect(page.get_by_role("heading", level=1)).to_have_text("Offsets are back")
     assert await committed(page, reader) == {"100"}
     await reader.open("/console/audit")
-    assert await page.locator("tbody td.mono").all_inner_texts() == ["group.reset.undo", "group.reset"]
+    assert (await page.locator("tbody td.mono").all_inner_texts())[:2] == ["group.reset.undo", "group.reset"]
 
 
 async def test_offsets_of_one_partition_are_moved(reader: Reader, stage: Stage) -> None:
@@ -103,7 +103,7 @@ async def test_reset_form_impossible_choice_shows_the_error(reader: Reader) -> N
 
 
 async def test_member_is_removed_by_keyboard_alone(reader: Reader, stage: Stage) -> None:
-    (member, other) = await stage.stable("remove-one", "web-1", "web-2", session_timeout_ms=60_000)
+    (member, other) = await stage.stable("remove-one", "web-1", "web-2", session_timeout_ms=300_000)
     await reader.log_in()
     page = await reader.open("/console/group?group=remove-one")
     button = page.get_by_role("button", name="Remove web-1")
@@ -197,7 +197,7 @@ async def test_broker_started_after_the_page_is_drained_and_the_page_follows(con
         await expect(page.get_by_role("heading", name="1 broker, 1 serving")).to_be_visible()
         process = cluster.brokers[1].process
         assert process is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(100):
             while process.poll() is None:
                 await asyncio.sleep(0.1)
         assert process.returncode == 0

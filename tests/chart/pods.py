@@ -86,7 +86,7 @@ class Pod:
         get = self.container[f"{name}Probe"]["httpGet"]
         try:
             with urllib.request.urlopen(
-                f"http://{self.address}:{self.ports[get['port']]}{get['path']}", timeout=2
+                f"http://{self.address}:{self.ports[get['port']]}{get['path']}", timeout=30
             ) as got:
                 status: int = got.status
         except urllib.error.HTTPError as refused:
