@@ -106,8 +106,8 @@ async def test_rule_4_an_unknown_outcome_is_read_from_the_tail(
         sent = batch(count=2, producer_id=producer_id, epoch=0, sequence=0)
         for place in range(5):  # whichever lane that is
             proxy.cut(how, place % max(1, len(proxy._pipes)))
-        answer = await asyncio.wait_for(append_later(log, sent), 10)
-        after = await asyncio.wait_for(append_later(log, batch()), 10)
+        answer = await asyncio.wait_for(append_later(log, sent), 40)
+        after = await asyncio.wait_for(append_later(log, batch()), 40)
         await asyncio.sleep(2 * proxy.late_s)
         found = await read_all(log)
 
@@ -191,7 +191,10 @@ async def test_rule_6_nothing_is_refused_for_what_is_not_in_the_log_yet(store: S
     assert isinstance(offsets[2], InvalidProducerEpoch)
 
 
-async def test_rule_7_a_gap_waits_for_the_missing_batch(store: Store, settings: Settings) -> None:
+async def test_rule_7_a_gap_waits_for_the_missing_batch(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 600_000)  # however slow the machine is
     await given_log(store)
     async with broker(settings) as ours, broker(settings) as theirs:
         log, other = ours.partition(TOPIC, 0), theirs.partition(TOPIC, 0)
@@ -327,8 +330,10 @@ async def test_rule_8_another_primary_is_noticed_on_an_old_connection() -> None:
             await append(log)
             await other.ensure()
             await store.command("DEBUG", "CHANGE-REPL-ID")
-            await asyncio.sleep(1.3)
-            assert log.known() is None and other.known() is None
+            async with asyncio.timeout(_RECORDED_S):
+                for one in (log, other):
+                    while one.known() is not None:
+                        await asyncio.sleep(0.05)
             answers = await asyncio.gather(append_later(log, batch()), append_later(other, batch()))
 
         first, second = [answer.leader_epoch for answer in answers]

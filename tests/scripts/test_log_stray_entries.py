@@ -20,7 +20,7 @@ from tidegate.monitoring.lag_reading import LagReader
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 40.0
 """A hang fails here, long before a client's time-out; answers take milliseconds."""
 _END: Final = 7
 """Where the log ends before the stray entry."""
@@ -119,9 +119,11 @@ async def test_fetch_waiting_is_notified_of_a_stray_entry(
         await asyncio.sleep(0.1)
         changed.clear()
         await store.command("XADD", log.keys.log, "*", "key", "a")
-        await _soon(changed.wait())
         with pytest.raises(KafkaStorageError):
-            await _soon(read(log, 1))
+            while True:
+                await _soon(changed.wait())
+                changed.clear()
+                await _soon(read(log, 1))
 
 
 async def test_offsets_of_a_log_with_a_stray_entry_are_those_before_it(struck: Struck) -> None:
