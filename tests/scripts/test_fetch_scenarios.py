@@ -43,7 +43,7 @@ async def _fill(brokers: Brokers, count: int, index: int = 0) -> None:
     """Append a batch by the first broker, and wait until its high watermark is behind it."""
     await brokers.clients[0].produce("t", count, index=index)
     log = brokers.all[0].context.logs.partition(_topic(brokers), index)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while (known := await log.latest()).high_watermark != known.log_end_offset:
             await asyncio.sleep(0.01)
 

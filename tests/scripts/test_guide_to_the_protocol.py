@@ -187,10 +187,10 @@ async def test_fetch_refuses(broker: Asking) -> None:
 async def test_fetch_waits_for_messages(broker: Asking) -> None:
     topic = await broker.topic()
     partition = array(i32(0) + i64(0) + i32(1 << 20))
-    broker.write(FETCH, 0, i32(-1, 15_000, 1) + array(string(topic) + partition))
+    broker.write(FETCH, 0, i32(-1, 60_000, 1) + array(string(topic) + partition))
     other = await broker.neighbour()
     await other.produce(topic, MESSAGE)
-    answer = await asyncio.wait_for(broker.client.receive_frame(), 10)
+    answer = await asyncio.wait_for(broker.client.receive_frame(), 40)
     assert answer[4:] == fetched(topic, NO_ERROR, 1, MESSAGE)
     await other.client.close()
 
@@ -208,13 +208,13 @@ async def test_fetch_waits_behind_transaction_markers(broker: Asking) -> None:
     assert await broker.fetch(topic, 0) == fetched(topic, NO_ERROR, 2, b"")
 
     partition = array(i32(0) + i64(0) + i32(1 << 20))
-    broker.write(FETCH, 0, i32(-1, 15_000, 1) + array(string(topic) + partition))
+    broker.write(FETCH, 0, i32(-1, 60_000, 1) + array(string(topic) + partition))
     receiving = asyncio.create_task(broker.client.receive_frame())
     await asyncio.sleep(0.3)
     assert not receiving.done()
     other = await broker.neighbour()
     await other.produce(topic, MESSAGE)
-    assert (await asyncio.wait_for(receiving, 10))[4:] == fetched(topic, NO_ERROR, 3, message(2, b"k", b"v"))
+    assert (await asyncio.wait_for(receiving, 40))[4:] == fetched(topic, NO_ERROR, 3, message(2, b"k", b"v"))
     await other.client.close()
 
 

@@ -48,7 +48,7 @@ async def broker(opened: Open) -> WholeBroker:
 
 async def wait_for_state(client: ClientOf, state: str) -> None:
     """The group comes into a state."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while (await hash_of(client)).get("state") != state:
             await asyncio.sleep(0.005)
 
@@ -188,7 +188,7 @@ async def test_initial_delay_waits_for_more_members(opened: Open, broker: WholeB
     patient = await opened(group_initial_rebalance_delay_ms=3_000)
     first, second = patient.client("first"), patient.client("second")
     joins = [asyncio.ensure_future(member.join("t")) for member in (first, second)]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while await patient.store.command("HLEN", patient.store.group_keys("default", "orders").members) < 2:
             await asyncio.sleep(0.005)
     assert not any(join.done() for join in joins)
@@ -196,7 +196,7 @@ async def test_initial_delay_waits_for_more_members(opened: Open, broker: WholeB
     for _ in range(2):  # once more, for a member came meanwhile
         await clock.advance(3_000)
         await refresh_waits(patient.context.waits)
-    answers = await asyncio.wait_for(asyncio.gather(*joins), 10)
+    answers = await asyncio.wait_for(asyncio.gather(*joins), 40)
 
     assert {answer.generation_id for answer in answers} == {1}
 

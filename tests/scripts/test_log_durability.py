@@ -78,7 +78,7 @@ async def test_unproved_append_is_stored_but_neither_acknowledged_nor_visible(
             shown = asyncio.Event()
             log.on_change(shown.set)
             while (log.known() or known).high_watermark < 2:
-                await asyncio.wait_for(shown.wait(), 10)
+                await asyncio.wait_for(shown.wait(), 40)
                 shown.clear()
             assert (await read(log, 0)).end_offset == 2
         finally:

@@ -19,7 +19,7 @@ from tidegate.errors import KafkaStorageError
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-_ANSWER_S: Final = 10.0
+_ANSWER_S: Final = 40.0
 _END: Final = 7
 
 

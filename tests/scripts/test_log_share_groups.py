@@ -149,8 +149,8 @@ async def test_log_106_disconnect(shares: ShareWorld) -> None:
 
     a.connection.close()
 
-    waiting = b.sending(max_wait_ms=5_000)
-    assert b.text(await asyncio.wait_for(waiting.answer, 10)) == "0-4x2"
+    waiting = b.sending(max_wait_ms=60_000)
+    assert b.text(await asyncio.wait_for(waiting.answer, 40)) == "0-4x2"
 
 
 async def test_log_107_record_lock_window(shares: ShareWorld) -> None:
@@ -161,10 +161,10 @@ async def test_log_107_record_lock_window(shares: ShareWorld) -> None:
     acquired = await a.fetch(0)
     assert acquired == "0-99x1"
     assert (await a.fetch(), await b.fetch(0)) == ("", "")
-    waiting = b.sending(max_wait_ms=20_000)
+    waiting = b.sending(max_wait_ms=60_000)
     await asyncio.sleep(0)
     assert await a.ack(0, 9) == "NONE"
-    assert b.text(await asyncio.wait_for(waiting.answer, 10)) == "100-109x1"
+    assert b.text(await asyncio.wait_for(waiting.answer, 40)) == "100-109x1"
 
 
 async def test_log_108_read_committed(shares: ShareWorld) -> None:

@@ -202,9 +202,9 @@ async def test_log_lost_is_refused_and_named(store: Store, settings: Settings) -
         with structlog.testing.capture_logs() as events:
             for _ in range(2):
                 with pytest.raises(LogLost):
-                    await asyncio.wait_for(append(log), 10)
+                    await asyncio.wait_for(append(log), 40)
             with pytest.raises(LogLost):
-                await asyncio.wait_for(log.end_offset(), 10)
+                await asyncio.wait_for(log.end_offset(), 40)
         assert [event["command"] for event in events if event["event"] == "log_lost"] == ["topic repair orders"]
         assert log in logs.stray_logs
 

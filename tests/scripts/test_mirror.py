@@ -295,7 +295,7 @@ async def test_rebalance_hands_pending_entries_over(brokers: list[WholeBroker], 
     new = brokers[1].client("new")
     joining = asyncio.ensure_future(new.join("t"))
     group = shown.store.group_keys("default", "orders").group
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while await shown.store.command("HGET", group, "state") != b"PreparingRebalance":
             await asyncio.sleep(0.005)
     await asyncio.gather(old.join("t"), joining)

@@ -24,7 +24,7 @@ class Prover:
         )
 
     async def answer(self, held: bool) -> None:
-        _, on_proved = await asyncio.wait_for(self.asked.get(), 10)
+        _, on_proved = await asyncio.wait_for(self.asked.get(), 40)
         on_proved(held)
 
 
@@ -80,7 +80,7 @@ async def test_acknowledgement_with_a_connection_lost_before_the_proof_is_a_stor
     prover = Prover(shares)
 
     acknowledging = asyncio.ensure_future(a.ack(0, 1))
-    node, on_proved = await asyncio.wait_for(prover.asked.get(), 10)
+    node, on_proved = await asyncio.wait_for(prover.asked.get(), 40)
     node.control.reconnect("for the test")
     await node.control.wait_up(30)
     on_proved(True)

@@ -256,7 +256,7 @@ async def test_close_releases_what_the_member_acquired_in_another_session(shares
 
 async def awaited(member: Member, wanted: str, epoch: int | None = None, **fields: object) -> str:
     """Fetch with a wait; the answer."""
-    return member.text(await asyncio.wait_for(member.sending(epoch, max_wait_ms=5_000, **fields).answer, 10))
+    return member.text(await asyncio.wait_for(member.sending(epoch, max_wait_ms=60_000, **fields).answer, 40))
 
 
 async def test_records_are_delivered_again_once_a_key_of_another_type_is_removed(
@@ -382,7 +382,7 @@ def reconnected(shares: ShareWorld, member: Member) -> Member:
 async def waiting(member: Member) -> Asked:
     """A fetch of the member that waits for records."""
     await member.fetch(0)
-    asked = member.sending(max_wait_ms=30_000)
+    asked = member.sending(max_wait_ms=60_000)
     for _ in range(20):
         await asyncio.sleep(0.01)
     assert not asked.answer.done()
@@ -391,7 +391,7 @@ async def waiting(member: Member) -> Asked:
 
 async def ended(member: Member, asked: Asked) -> str:
     """The answer of a fetch that no longer waits."""
-    return member.text(await asyncio.wait_for(asked.answer, 10))
+    return member.text(await asyncio.wait_for(asked.answer, 40))
 
 
 async def test_waiting_fetch_of_a_replaced_session_ends_and_acquires_nothing(shares: ShareWorld) -> None:
@@ -431,7 +431,7 @@ async def test_waiting_fetch_outlasts_acknowledgements_of_its_connection(shares:
     (a,) = await reading(shares, "a")
     await shares.produce(3)
     await a.fetch(0)
-    old = a.sending(max_wait_ms=30_000)
+    old = a.sending(max_wait_ms=60_000)
 
     assert await a.ack(0, 2) == "NONE"
     await shares.produce(2)
@@ -463,7 +463,7 @@ async def test_reading_fetch_of_a_replaced_session_undoes_what_it_acquired(
     async def acquire_and_replace(*args: Any, **fields: Any) -> Any:
         acquired = await acquire(*args, **fields)
         if acquired.record_count and not opened:
-            opened.append(again.sending(0, max_wait_ms=30_000))
+            opened.append(again.sending(0, max_wait_ms=60_000))
         return acquired
 
     monkeypatch.setattr(records, "acquire", acquire_and_replace)
@@ -651,23 +651,23 @@ async def test_scenario_30_a_lower_limit(shares: ShareWorld) -> None:
 
 async def test_scenario_31_what_wakes_a_waiting_fetch(shares: ShareWorld) -> None:
     a, b = await reading(shares, "a", "b")
-    waiting = b.sending(0, max_wait_ms=20_000)
+    waiting = b.sending(0, max_wait_ms=60_000)
     await asyncio.sleep(0.2)
     assert not waiting.answer.done()
     await shares.produce(3)
-    assert b.text(await asyncio.wait_for(waiting.answer, 10)) == "0-2x1"
+    assert b.text(await asyncio.wait_for(waiting.answer, 40)) == "0-2x1"
 
-    waiting = a.sending(0, max_wait_ms=20_000)
+    waiting = a.sending(0, max_wait_ms=60_000)
     await asyncio.sleep(0.2)
     assert not waiting.answer.done()
     assert await b.ack(0, 2, RELEASE) == "NONE"  # Kafka answers only after the whole wait
-    assert a.text(await asyncio.wait_for(waiting.answer, 10)) == "0-2x2"
-    assert await a.fetch(min_bytes=0, max_wait_ms=20_000) == ""
+    assert a.text(await asyncio.wait_for(waiting.answer, 40)) == "0-2x2"
+    assert await a.fetch(min_bytes=0, max_wait_ms=60_000) == ""
 
 
 async def test_many_waiting_members_ask_a_few_times_for_one_record(shares: ShareWorld) -> None:
     members = await reading(shares, *map(str, range(30)))
-    waiting = [member.sending(0, max_wait_ms=20_000) for member in members]
+    waiting = [member.sending(0, max_wait_ms=60_000) for member in members]
     asked = metrics.script(ACQUIRE_RECORDS.label)
     async with asyncio.timeout(20):
         count = -1
@@ -752,7 +752,7 @@ async def test_scenario_35_a_deleted_topic(shares: ShareWorld) -> None:
 
 async def test_fetch_closed_while_it_waits_locks_nothing(shares: ShareWorld) -> None:
     a, b = await reading(shares, "a", "b")
-    a.sending(0, max_wait_ms=20_000)
+    a.sending(0, max_wait_ms=60_000)
     await asyncio.sleep(0.2)
 
     a.connection.close()

@@ -125,7 +125,7 @@ async def test_log_71_interleaved_transactions(brokers: Brokers) -> None:
 async def test_log_72_waiting_committed_fetch(brokers: Brokers) -> None:
     producer = await brokers.producer().init()
     await producer.write("t")
-    waiting = asyncio.create_task(brokers.fetch("t", committed=True, max_wait_ms=9_000))
+    waiting = asyncio.create_task(brokers.fetch("t", committed=True, max_wait_ms=60_000))
     await asyncio.sleep(0.2)
     assert not waiting.done()
     await producer.end(True)

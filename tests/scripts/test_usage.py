@@ -137,7 +137,7 @@ async def test_usage_unread_samples_are_dropped(broker: LogBroker, monkeypatch: 
     await reported.start()
     broker.logs.usage.committed("default/g", "", [])
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while broker.logs.usage.groups:
             await asyncio.sleep(0.001)
     await reported.close()

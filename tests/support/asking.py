@@ -55,7 +55,7 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
             reply(response if isinstance(response, bytes | list) else codec.encode(key, version, response))
     except KafkaError as error:
         reply(codec.encode(key, version, error_response(key, decoded, code_of(api.away, error))))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         raw = bytes(await answered)
     response, size = wire._reader(key, version)(raw, 0)
     assert size == len(raw)

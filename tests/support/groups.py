@@ -24,7 +24,7 @@ from tidegate.store.store import Store
 Answer = TypeVar("Answer")
 
 STEP_MS = 1_000
-ANSWER_S = 5.0
+ANSWER_S = 40.0
 
 
 class Mode(enum.StrEnum):

@@ -67,7 +67,7 @@ class Asking:
 
     async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
         self.write(api_key, version, body)
-        answer = await asyncio.wait_for(self.client.receive_frame(), 20)
+        answer = await asyncio.wait_for(self.client.receive_frame(), 40)
         assert answer[:4] == i32(self.correlation_id)
         return answer[4:]
 

@@ -140,7 +140,7 @@ class Broker:
         )
         if api.inline:
             api.handler(call, decoded)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(40):
                 body = await replied
         else:
             answer = await api.handler(call, decoded)

@@ -97,7 +97,7 @@ class Connection:
         body = b"".join(response) if written else codec.encode(call.api_key, call.version, response)
         return entity_reader(load_response_schema(call.api_key, call.version))(body, 0)[0]
 
-    async def ask(self, request: Any, timeout_s: float = 10.0) -> Any:
+    async def ask(self, request: Any, timeout_s: float = 40.0) -> Any:
         """Send, and wait for the answer."""
         async with asyncio.timeout(timeout_s):
             return await self.send(request).answer

@@ -102,7 +102,7 @@ class RawClient:
         (correlation_id,) = struct.unpack_from(">i", frame)
         return decode_response(*self._expected.pop(correlation_id), frame)
 
-    async def ask(self, request: Any, timeout_s: float = 20.0) -> Any:
+    async def ask(self, request: Any, timeout_s: float = 40.0) -> Any:
         """Send one request and wait for its response (no other may be in flight)."""
         correlation_id = self.send(request)
         async with asyncio.timeout(timeout_s):
