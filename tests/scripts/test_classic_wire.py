@@ -29,7 +29,6 @@ async def client(valkey: ValkeyServer) -> AsyncIterator[RawClient]:
         port=port,
         admin_port=free_port(),
         group_initial_rebalance_delay_ms=0,
-        broker_lease_timeout_ms=800,
     )
     app = App(settings)
     await app.start()

@@ -132,7 +132,7 @@ async def test_scenario_56_and_57_upgrade_and_downgrade(wire: Wire) -> None:
 
 async def test_scenario_58_the_last_consumer_is_silent(valkey: ValkeyServer) -> None:
     async with wire_of(
-        valkey, group_consumer_session_timeout_ms=3_000, group_consumer_heartbeat_interval_ms=100
+        valkey, group_consumer_session_timeout_ms=5_000, group_consumer_heartbeat_interval_ms=100
     ) as wire:
         a, b = await classic_group(wire)
         n = await wire.join("n", "t4")
@@ -181,7 +181,7 @@ async def test_downgrade_a_member_behind_may_name_its_epoch_until_it_rejoins(wir
 
 
 async def test_downgrade_the_epoch_of_a_static_member_ends_with_the_phase(wire: Wire) -> None:
-    times = {"rebalance_timeout_ms": 3_000}
+    times = {"rebalance_timeout_ms": 5_000}
     members = await classic_group(wire, times, {**times, "instance_id": "b"})
     a, b = sorted(members, key=lambda member: member.instance_id or "")
     behind = b.generation
@@ -295,7 +295,7 @@ async def test_scenario_61_a_classic_member_joins_a_consumer_group(wire: Wire) -
 
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "never rejoins"])
 async def test_scenario_62_a_classic_member_is_removed(wire: Wire, silent: bool) -> None:
-    traits = {"session_timeout_ms": 2_500} if silent else {"rebalance_timeout_ms": 2_500}
+    traits = {"session_timeout_ms": 5_000} if silent else {"rebalance_timeout_ms": 5_000}
     a, b = sorted(
         await classic_group(wire, traits, {}), key=lambda one: one.session_timeout_ms + one.rebalance_timeout_ms
     )

@@ -46,7 +46,7 @@ async def test_listener_that_fails_keeps_nothing_from_the_others_nor_the_link_do
 
     await store.command("CLIENT", "KILL", "TYPE", "pubsub")
     assert await asyncio.wait_for(reported.get(), 30) is None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while reported.empty():
             await store.command("PUBLISH", "tidegate:ch", "again")
             await asyncio.sleep(0.02)
@@ -63,15 +63,16 @@ async def test_listener_that_fails_does_not_end_the_link(store: Store) -> None:
         await asyncio.gather(
             store.metadata_node.control.call("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"), return_exceptions=True
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             while store.metadata_node.control.failover_epoch == before:
                 await asyncio.sleep(0.01)
     assert await store.metadata_node.control.call("PING") == b"PONG"
 
 
 async def test_script_that_redis_refuses_again_and_again_is_logged_once_a_second(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidegate.store.store._FAILURES_LOGGED_EVERY_S", 60.0)  # however slowly it replies
     await store.command("CONFIG", "SET", "min-replicas-to-write", 1)
     try:
         replies: list[object] = []
@@ -137,7 +138,7 @@ async def test_store_demoted_primary_behind_one_address_reconnects_to_its_succes
 async def test_store_read_only_errors_of_a_primary_reconnect_once_a_second(store: Store) -> None:
     lane, started_s = store.metadata_node.control, time.monotonic()
     before = lane.failover_epoch
-    while time.monotonic() - started_s < 1.5:
+    while time.monotonic() - started_s < 1.5 or lane.failover_epoch == before:
         store.reconnect_to_primary()
         await asyncio.sleep(0.01)
 

@@ -14,7 +14,7 @@ from tests.support.consumer_wire import code, wire_of
 from tests.support.valkey import ValkeyServer
 from tidegate.telemetry.metrics import metrics
 
-WAIT_S = 20.0
+WAIT_S = 40.0
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def test_static_member_is_answered_by_its_instance_id(streams: Streams) ->
 
 async def test_session_ends_after_the_last_heartbeat(streams: Streams) -> None:
     """A snapshot prolongs no session by itself."""
-    await streams.configure(session_timeout_ms="1000", heartbeat_interval_ms="500")
+    await streams.configure(session_timeout_ms="5000", heartbeat_interval_ms="500")
     await streams.join("a")
     for _ in range(3):
         assert code(await streams.heartbeat("a", 2)) == "NONE"

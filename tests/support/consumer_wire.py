@@ -57,7 +57,7 @@ class Wire:
 
     async def join(self, member_id: str, *topics: str, version: int = 1, **fields: Any) -> Any:
         """A join."""
-        values = {"subscribed_topic_names": topics, "topic_partitions": (), "rebalance_timeout_ms": 1_000, **fields}
+        values = {"subscribed_topic_names": topics, "topic_partitions": (), "rebalance_timeout_ms": 60_000, **fields}
         return await self.heartbeat(member_id, 0, version, **values)
 
     def parts(self, answer: Any) -> dict[str, list[int]] | None:
