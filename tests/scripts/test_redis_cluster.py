@@ -264,7 +264,7 @@ async def test_replies_incomplete_at_the_deadline_are_unavailable(
     sharded: Sharded, slot: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 30_000)
-    store = Store(Settings(redis_url=sharded.url, redis_command_timeout_ms=400))
+    store = Store(Settings(redis_url=sharded.url, redis_command_timeout_ms=3_000))
     await store.start()
     try:
         for key in (MOVING, ANOTHER):
@@ -335,27 +335,28 @@ async def test_nodes_are_taken_in_and_left_with_their_slots(monkeypatch: pytest.
 
 
 async def test_replica_that_takes_over_is_found() -> None:
-    with Sharded() as own:
+    with Sharded(timeout_ms=4_000) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
         try:
             died = own.owner(MOVING)
             others = [key for key in SHARDS if own.owner(key) is not died]
             await store.command("SET", MOVING, "kept")
-            await asyncio.sleep(0.2)
+            with own.client(died) as client:
+                client.execute_command("SET", ANOTHER, "replicated behind it")
+                assert client.execute_command("WAIT", 1, 30_000) == 1
             died.kill()
 
-            for key in others:
-                assert await store.command("EXISTS", key) == 0, "another node's keys are there all the while"
             with pytest.raises(StoreUnavailable):
                 await store.command("GET", MOVING)
-            await store.wait_up(MOVING)
+            for key in others:
+                assert await store.command("EXISTS", key) == 0, "another node's keys are there all the while"
+            await until(lambda: store.node(MOVING).control.connected and port_of(store, MOVING) != died.port)
             assert await store.command("GET", MOVING) == b"kept"
-            assert port_of(store, MOVING) != died.port
+            assert store.outage.recently_recovered
             await until(lambda: store.loaded_scripts.are_functions)
             await expire_nothing(store, group_at(store, own, own.owner(MOVING)))
             assert library_count(own, own.owner(MOVING)) == 1
-            assert store.outage.recently_recovered
         finally:
             await store.close()
 
@@ -419,8 +420,8 @@ async def test_appends_wait_while_their_log_is_on_its_way(sharded: Sharded, stor
 
 
 async def test_log_is_proved_by_replicas_of_its_own_node() -> None:
-    with Sharded() as own:
-        settings = Settings(redis_url=own.url, durability="replicated:1", durability_timeout_ms=500)
+    with Sharded(timeout_ms=5_000) as own:
+        settings = Settings(redis_url=own.url, durability="replicated:1", durability_timeout_ms=3_000)
         store = Store(settings)
         await store.start()
         try:
@@ -444,7 +445,7 @@ async def test_log_is_proved_by_replicas_of_its_own_node() -> None:
 
 async def test_change_is_confirmed_while_a_node_without_slots_remains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.store.redis_cluster._REDIRECT_TARGET_S", 2 * PATIENCE_S)
-    with Sharded() as own:
+    with Sharded(timeout_ms=15_000) as own:
         store = Store(Settings(redis_url=own.url, durability="replicated:1"))
         await store.start()
         try:
@@ -468,7 +469,7 @@ async def test_change_is_confirmed_while_a_node_without_slots_remains(monkeypatc
 
 
 async def test_fail_over_raises_the_epoch_of_every_log_and_begins_one_in_its_own_only() -> None:
-    with Sharded() as own:
+    with Sharded(timeout_ms=4_000) as own:
         store = Store(Settings(redis_url=own.url))
         await store.start()
         try:
@@ -484,12 +485,12 @@ async def test_fail_over_raises_the_epoch_of_every_log_and_begins_one_in_its_own
                 own.servers[died].kill()
                 await until(lambda: parts[died].known() is None)
 
+                with pytest.raises(StoreUnavailable):
+                    await append(parts[died])
                 for at in {0, 1, 2} - {died}:
                     assert parts[at].known() is not None
                     assert (await append(parts[at])).leader_epoch == 0
-                with pytest.raises(StoreUnavailable):
-                    await append(parts[died])
-                await store.wait_up(parts[died].keys.log)
+                await until(lambda: store.node(parts[died].keys.log).control.connected)
                 await until(lambda: logs.failover_epochs.number_at(parts[died].lanes.node) not in (None, 1))
 
                 records = [(await append(one)).leader_epoch for one in parts]
@@ -694,9 +695,9 @@ async def test_commit_delivered_late_does_not_undo_a_newer_one(store: Store) -> 
 
 async def test_clock_of_every_node_is_known_and_followed(store: Store) -> None:
     for node in store.nodes:
-        assert abs(node.clock.now_ms() - store.clock.now_ms()) < 1_000
+        assert abs(node.clock.now_ms() - store.clock.now_ms()) < 30_000
         node.clock.observe(0, 0)  # as after a step of the server's clock
-    await until(lambda: all(abs(node.clock.now_ms() - store.clock.now_ms()) < 1_000 for node in store.nodes))
+    await until(lambda: all(abs(node.clock.now_ms() - store.clock.now_ms()) < 30_000 for node in store.nodes))
 
 
 # -- rights
