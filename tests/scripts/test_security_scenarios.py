@@ -513,5 +513,8 @@ async def test_created_topic_has_no_configs_without_describe_configs(listener: L
         return one.error_code, one.topic_config_error_code, one.num_partitions, bool(one.configs)
 
     assert await created("c-1") == (NONE, E.topic_authorization_failed, -1, False)
+    old = {"kind": "CreatableTopic", "name": "c-0", "num_partitions": 2, "replication_factor": 1, "assignments": [],
+           "configs": []}  # fmt: skip
+    assert [one.error_code for one in (await user.ask(request(19, 4, topics=[old], timeout=WAIT))).topics] == [NONE]
     assert await _create_rules(admin, _rule(TOPIC, "c-", describe_configs, prefixed=True)) == [NONE]
     assert await created("c-2") == (NONE, NONE, 2, True)

@@ -93,7 +93,7 @@ def _cluster_operations(access: Access, request: Any, response: Any) -> Any:
 
 
 def _created_configs(access: Access, request: Any, response: Any) -> Any:
-    """A created topic's configs and sizes are shown with DESCRIBE_CONFIGS only (KIP-525)."""
+    """A created topic's configs and sizes, in the answer from version 5 on, need DESCRIBE_CONFIGS (KIP-525)."""
     topics = tuple(
         topic
         if topic.error_code is not ErrorCode.none or access.topic(Operation.DESCRIBE_CONFIGS, topic.name)
@@ -123,7 +123,7 @@ FILTERS: Final[dict[int, Filter]] = {
         _topic_operations,
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Filter(lambda access, request: True, _partition_operations),
-    ApiKey.CREATE_TOPICS: Filter(lambda access, request: True, _created_configs),
+    ApiKey.CREATE_TOPICS: Filter(lambda access, request: request.__version__ >= 5, _created_configs),
     ApiKey.DESCRIBE_GROUPS: Filter(lambda access, request: request.include_authorized_operations, _group_operations),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Filter(
         lambda access, request: request.include_authorized_operations, _group_operations
