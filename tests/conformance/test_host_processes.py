@@ -28,14 +28,14 @@ READY_S = 60.0
 class Host:
     """One `tidegate serve` with several processes."""
 
-    def __init__(self, redis_url: str, directory: Path) -> None:
+    def __init__(self, redis_url: str, directory: Path, notice_ms: int = 2_000) -> None:
         self.port, self.admin_port = free_ports(PROCESSES), free_ports(PROCESSES)
         settings = {
             "TIDEGATE_PROCESSES": str(PROCESSES),
             "TIDEGATE_PORT": str(self.port),
             "TIDEGATE_ADMIN_PORT": str(self.admin_port),
-            "TIDEGATE_SHUTDOWN_TIMEOUT_MS": "8000",
-            "TIDEGATE_DRAIN_NOTICE_MS": "2000",
+            "TIDEGATE_SHUTDOWN_TIMEOUT_MS": str(4 * notice_ms),
+            "TIDEGATE_DRAIN_NOTICE_MS": str(notice_ms),
             "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         }
         self.process = BrokerProcess(redis_url, directory, "host", settings)
@@ -75,10 +75,10 @@ def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    """A host of two processes, both ready, on a server of its own."""
+def host(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Host]:
+    """A host of two processes, both ready, on a server of its own; its parameter is the notice before a drain, ms."""
     server = ValkeyServer()
-    started = Host(server.url, tmp_path)
+    started = Host(server.url, tmp_path, getattr(request, "param", 2_000))
     try:
         started.process.wait_ready()
         yield started
@@ -149,7 +149,7 @@ def test_first_answers_for_the_host_and_one_signal_drains_all(host: Host) -> Non
 
 def drain_by_http(host: Host) -> None:
     request = urllib.request.Request(f"http://127.0.0.1:{host.admin_port}/drain", method="POST")
-    with urllib.request.urlopen(request, timeout=10) as response:
+    with urllib.request.urlopen(request, timeout=READY_S) as response:
         assert response.status == 202
 
 
@@ -159,8 +159,13 @@ def drain_by_signal(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "requests",
-    [(drain_by_http,), (drain_by_http, drain_by_signal), (drain_by_signal, drain_by_http)],
+    ("host", "requests"),
+    [
+        (2_000, (drain_by_http,)),
+        (8_000, (drain_by_http, drain_by_signal)),  # the second request must find the host draining
+        (8_000, (drain_by_signal, drain_by_http)),
+    ],
+    indirect=["host"],
     ids=["http", "http, signal", "signal, http"],
 )
 def test_drain_at_the_first_admin_http_drains_all(host: Host, requests: tuple[Callable[[Host], None], ...]) -> None:

@@ -44,7 +44,7 @@ def refusal(*options: str) -> str:
 def answer(broker: BrokerProcess, path: str) -> tuple[int, Any]:
     """Status and JSON of the admin HTTP."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}{path}", timeout=2) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{broker.admin_port}{path}", timeout=START_S) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -181,7 +181,7 @@ def test_drain_on_request_ends_as_sigterm_does(server: ValkeyServer, broker: Bro
 
 
 def test_sigterm_continues_a_requested_drain(server: ValkeyServer, tmp_path: Path) -> None:
-    with started(server, tmp_path, node_id="8", drain_notice_ms="3000") as waiting:
+    with started(server, tmp_path, node_id="8", drain_notice_ms="8000", shutdown_timeout_ms="32000") as waiting:
         with with_a_client(waiting) as process:
             asyncio.run(asked_to_drain(server.url, 8))
             until(lambda: answer(waiting, "/health/ready")[0] == 503)
@@ -200,13 +200,13 @@ def test_drain_without_redis_ends_all_the_same(server: ValkeyServer, broker: Bro
 
 
 def test_second_signal_ends_a_drain_at_once(server: ValkeyServer, tmp_path: Path) -> None:
-    slow = {"broker_lease_timeout_ms": "160000"}
+    slow = {"drain_notice_ms": "60000", "shutdown_timeout_ms": "240000"}
     with started(server, tmp_path, **slow) as waiting, with_a_client(waiting) as process:
         waiting.signal(signal.SIGTERM)
         until(lambda: answer(waiting, "/health/ready")[0] == 503)
         waiting.signal(signal.SIGINT)
 
-        assert process.wait(2) == 1
+        assert process.wait(START_S) == 1  # 0 after a drain
 
 
 def metrics_of(broker: BrokerProcess) -> bytes:
