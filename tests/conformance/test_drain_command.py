@@ -31,7 +31,10 @@ def clusters() -> Iterator[list[Cluster]]:
 
 @pytest.fixture
 def of_dev(clusters: list[Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerProcess]:
-    """The broker of the running `tidegate dev`; nothing is exported, and no broker is at the default ports."""
+    """The broker of the running `tidegate dev`, which is started again afterwards.
+
+    Nothing is exported, and no broker is at the default ports.
+    """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     for name in list(os.environ):
         if name.startswith("TIDEGATE_"):
@@ -41,6 +44,7 @@ def of_dev(clusters: list[Cluster], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     running.note(running.DevCluster(os.getpid(), dev.bootstrap, dev.redis_url, (admin_of(dev),)))
     yield dev.brokers[0]
     running.forget(os.getpid())
+    start_again(dev.brokers[0])
 
 
 @pytest.fixture
@@ -48,9 +52,14 @@ def other(clusters: list[Cluster]) -> Iterator[Cluster]:
     """The other cluster; its broker is started again afterwards."""
     [_, other] = clusters
     yield other
-    if other.brokers[0].process is not None and other.brokers[0].process.poll() is not None:
-        other.brokers[0].start()
-        other.brokers[0].wait_ready()
+    start_again(other.brokers[0])
+
+
+def start_again(broker: BrokerProcess) -> None:
+    """Unless it runs."""
+    if broker.process is not None and broker.process.poll() is not None:
+        broker.start()
+        broker.wait_ready()
 
 
 def admin_of(cluster: Cluster) -> str:
