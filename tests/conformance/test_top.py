@@ -56,7 +56,7 @@ async def groups(cluster: Cluster) -> AsyncIterator[Groups]:
         patient = {"session_timeout": timedelta(seconds=90), "rebalance_timeout": timedelta(seconds=120)}
         joining = member.ask(ApiKey.JOIN_GROUP, **group_requests.join(asked) | patient)
         joins.append(asyncio.create_task(joining))
-        await asyncio.sleep(0.6)
+        await joins[0]  # the second finds a group that has formed
     yield Groups(behind, waiting)
     for join in joins:
         join.cancel()
@@ -75,7 +75,7 @@ def names(pilot: Pilot[Any]) -> list[str]:
 
 
 async def until(pilot: Pilot[Any], holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():
             await pilot.pause(0.05)
 

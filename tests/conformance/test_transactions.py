@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
+from typing import Any
 
 from bench.cluster import Cluster
 
 TRANSACTIONS = 30
 PER_TRANSACTION = 20
 PARTITIONS = 3
+WAIT_S = 60
 
 
 def is_committed(number: int) -> bool:
@@ -44,12 +47,20 @@ async def _consumed(cluster: Cluster, topic: str) -> list[str]:
     consumer.assign(partitions)
     ends = await consumer.end_offsets(partitions)
     values: list[str] = []
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_S):
         while any([await consumer.position(one) < ends[one] for one in partitions]):
             for records in (await consumer.getmany(timeout_ms=500)).values():
                 values += [record.value.decode() for record in records]
     await consumer.stop()
     return values
+
+
+def some(consumer: Any, limit: int) -> list[Any]:
+    """The next records of a librdkafka consumer, as soon as there are some."""
+    deadline = time.monotonic() + WAIT_S
+    while not (found := [one for one in consumer.consume(limit, 1) if one.error() is None]):
+        assert time.monotonic() < deadline, "nothing more is read"
+    return found
 
 
 async def test_aiokafka_transactions_read_committed(cluster: Cluster) -> None:
@@ -77,16 +88,16 @@ async def test_librdkafka_transactions_read_committed(cluster: Cluster) -> None:
 
     def produce() -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{topic}-producer"})
-        producer.init_transactions(30)
+        producer.init_transactions(WAIT_S)
         for number in range(TRANSACTIONS):
             producer.begin_transaction()
             for i in range(PER_TRANSACTION):
                 producer.produce(topic, f"{number}:{i}".encode(), partition=i % PARTITIONS)
             if is_committed(number):
-                producer.commit_transaction(30)
+                producer.commit_transaction(WAIT_S)
             else:
-                producer.flush(30)
-                producer.abort_transaction(30)
+                producer.flush(WAIT_S)
+                producer.abort_transaction(WAIT_S)
 
     def consume() -> list[str]:
         consumer = Consumer(
@@ -95,7 +106,7 @@ async def test_librdkafka_transactions_read_committed(cluster: Cluster) -> None:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
         values: list[str] = []
         while len(values) < len(expected()):
-            message = consumer.poll(30)
+            message = consumer.poll(WAIT_S)
             assert message is not None, f"only {len(values)} records"
             assert message.error() is None, message.error()
             values.append(message.value().decode())
@@ -119,34 +130,33 @@ async def test_librdkafka_consume_transform_produce(cluster: Cluster) -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap})
         for number in range(count):
             producer.produce(source, str(number).encode(), partition=number % PARTITIONS)
-        assert producer.flush(30) == 0
+        assert producer.flush(WAIT_S) == 0
 
     def transform(limit: int, seed: int) -> int:
         """Copy up to `limit` records in transactions; every other one is aborted, and its records are read again."""
         config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "enable.auto.commit": False}
         consumer = Consumer({**config, "auto.offset.reset": "earliest", "isolation.level": "read_committed"})
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": f"{group}-copy"})
-        producer.init_transactions(30)
+        producer.init_transactions(WAIT_S)
         consumer.subscribe([source])
         copied, iteration = 0, seed
         while copied < limit:
-            messages = [one for one in consumer.consume(20, 5) if one.error() is None]
-            assert messages, f"only {copied} records"
+            messages = some(consumer, 20)
             producer.begin_transaction()
             for message in messages:
                 producer.produce(target, message.value(), partition=message.partition())
             iteration += 1
             if iteration % 2:
-                producer.flush(30)
-                producer.abort_transaction(30)
-                for partition in consumer.committed(consumer.assignment(), 30):
+                producer.flush(WAIT_S)
+                producer.abort_transaction(WAIT_S)
+                for partition in consumer.committed(consumer.assignment(), WAIT_S):
                     start = TopicPartition(partition.topic, partition.partition, max(partition.offset, 0))
                     consumer.seek(start)
                 continue
             producer.send_offsets_to_transaction(
-                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 30
+                consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), WAIT_S
             )
-            producer.commit_transaction(30)
+            producer.commit_transaction(WAIT_S)
             copied += len(messages)
         consumer.close()
         return copied
