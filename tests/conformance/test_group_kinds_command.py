@@ -14,6 +14,7 @@ from confluent_kafka import Consumer
 from typer.testing import CliRunner
 
 from bench.cluster import Cluster
+from tests.conformance.test_share_asyncio import configure
 from tests.conformance.test_share_consumers import DEADLINE_S, make_topic, poll, produce, share_consumers, values
 from tidegate.command_line import command_line
 
@@ -97,9 +98,10 @@ def test_every_command_knows_kip_848_groups(cluster: Cluster, shell: Shell, tmp_
 
 
 def test_every_command_knows_share_groups(cluster: Cluster, shell: Shell, tmp_path: Any) -> None:
-    topic = make_topic(cluster, 2)
-    with share_consumers(cluster, topic, 1) as (consumer,):
-        (group,) = (one["group"] for one in shell.json("list") if one["type"] == "share" and one["members"])
+    topic, group = make_topic(cluster, 2), f"s-{uuid.uuid4().hex[:8]}"
+    configure(cluster, group, share_record_lock_duration_ms="60000")  # the records stay acquired over all commands
+    with share_consumers(cluster, topic, 1, **{"group.id": group}) as (consumer,):
+        assert (shell.row(group)["type"], shell.row(group)["members"]) == ("share", 1)
         produce(cluster, topic, range(RECORDS), 2)
         read: list[int] = []
         until(lambda: len(read) >= 1, lambda: read.extend(one for one in values(poll(consumer)) if one >= 0), read)

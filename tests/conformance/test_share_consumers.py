@@ -16,12 +16,12 @@ from tests.support.librdkafka_topics import DEADLINE_S, make_topic, produce
 
 @contextmanager
 def share_consumers(cluster: Cluster, topic: str, count: int, **config: Any) -> Iterator[list[ShareConsumer]]:
-    """Share consumers of one group, subscribed and assigned."""
-    group = f"s-{uuid.uuid4().hex[:8]}"
+    """Share consumers of one group, the one of `config` or a new one, subscribed and assigned."""
+    config = {"group.id": f"s-{uuid.uuid4().hex[:8]}"} | config
     with ExitStack() as stack:
         consumers = []
         for _ in range(count):
-            one = ShareConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, **config})
+            one = ShareConsumer({"bootstrap.servers": cluster.bootstrap, **config})
             stack.callback(one.close)
             one.subscribe([topic])
             consumers.append(one)
