@@ -167,7 +167,7 @@ async def test_tail_follows_until_ctrl_c(cluster: Cluster, topic: str) -> None:
     with following(cluster, topic) as process:
         line = await first_line(cluster, topic, process)
         process.send_signal(signal.SIGINT)
-        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+        _, errors = await asyncio.to_thread(process.communicate, timeout=60)
 
     assert line.endswith("news\n")
     assert (process.returncode, errors) == (DONE, "")
@@ -189,7 +189,8 @@ async def test_tail_ends_where_its_reader_does(cluster: Cluster, topic: str) -> 
 
 
 async def test_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) -> None:
-    settings = {"TIDEGATE_KEY_PREFIX": "tidegate:drained", "TIDEGATE_ADMIN_OPERATOR_TOKEN": "let me in please"}
+    prefix = "drained:here"  # not below that of the cluster, whose keys other tests count
+    settings = {"TIDEGATE_KEY_PREFIX": prefix, "TIDEGATE_ADMIN_OPERATOR_TOKEN": "let me in please"}
     extra, other = (BrokerProcess(cluster.redis_url, tmp_path, name, settings) for name in ("extra", "other"))
     try:
         for one in (extra, other):
@@ -197,24 +198,27 @@ async def test_broker_is_listed_and_drained(cluster: Cluster, tmp_path: Path) ->
         for one in (extra, other):
             one.wait_ready()
         admin = ["--admin", f"127.0.0.1:{other.admin_port}"]
-        listed = json.loads(await typed_alone("broker", "list", "--bootstrap", other.address, *admin, "-o", "json"))
+        asked = ("broker", "list", "--bootstrap", other.address, *admin, "-o", "json")
+        async with asyncio.timeout(60):
+            while len(listed := json.loads(await typed_alone(*asked))) < 2:
+                await asyncio.sleep(0.1)  # a broker learns of another with its next renewal
         (node,) = [one["node_id"] for one in listed if one["address"] == extra.address]
         mixed = await typed_alone("broker", "list", "--bootstrap", cluster.bootstrap, *admin, code=FAILED)
-        redis = ["--redis-url", cluster.redis_url, "--key-prefix", "tidegate:drained"]
+        redis = ["--redis-url", cluster.redis_url, "--key-prefix", prefix]
         unknown = await typed_alone("broker", "drain", "77", *redis, code=FAILED)
         unasked = await typed_alone("broker", "drain", str(node), *admin, "--token", "guessed", code=FAILED)
-        asked = await typed_alone("broker", "drain", str(node), *admin, "--token", "let me in please")
+        drained = await typed_alone("broker", "drain", str(node), *admin, "--token", "let me in please")
         (last,) = [one["node_id"] for one in listed if one["node_id"] != node]
         done = await typed_alone("broker", "drain", str(last), *redis)
-        entries = await typed_alone("redis", "run", *redis, "XRANGE", "tidegate:drained:{cluster}:audit", "-", "+")
-        codes = [await asyncio.to_thread(one.process.wait, 30) for one in (extra, other) if one.process is not None]
+        entries = await typed_alone("redis", "run", *redis, "XRANGE", f"{prefix}:{{cluster}}:audit", "-", "+")
+        codes = [await asyncio.to_thread(one.process.wait, 60) for one in (extra, other) if one.process is not None]
     finally:
         extra.kill()
         other.kill()
 
     assert re.fullmatch(r"tidegate: \S+ is of cluster \S+, and the admin HTTP at \S+ of cluster \S+\n", mixed), mixed
     named = rf"tidegate: cluster \S+ at \S+, about to change: broker {node} drains and ends\nnode {node} has left\n"
-    assert re.fullmatch(named, asked), asked
+    assert re.fullmatch(named, drained), drained
     assert unknown.splitlines()[-1].startswith("tidegate: node 77: ")
     assert unasked.splitlines()[-1].startswith("tidegate: ")
     assert done.endswith(f"node {last} has left\n")
@@ -232,7 +236,8 @@ async def completed(cluster: Cluster, *words: str) -> list[str]:
         "COMP_CWORD": str(len(words) - 1),
         "TIDEGATE_CLI_BOOTSTRAP": cluster.bootstrap,
     }
-    run = [sys.executable, "-c", "from tidegate.__main__ import main; main()"]
+    program = "from tidegate.cli.commands import completion; completion._PATIENCE_S = 60.0\n"  # of a loaded machine
+    run = [sys.executable, "-c", f"{program}from tidegate.__main__ import main; main()"]
     done = await asyncio.to_thread(
         subprocess.run, run, env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
     )
