@@ -163,11 +163,11 @@ async def test_32_timestamp_out_of_range(brokers: tuple[LogBroker, LogBroker], o
 
 async def test_34_log_append_time(brokers: tuple[LogBroker, LogBroker], one: Connection):
     await brokers[0].create("logged", message_timestamp_type="LogAppendTime")
-    before = datetime.datetime.now(datetime.UTC)
+    before, second = datetime.datetime.now(datetime.UTC), datetime.timedelta(seconds=1)
     sent = build_batch([NewRecord(b"v", None, timestamp) for timestamp in (1, 2, 3)])
 
     answer = await produce(one, sent, topic="logged")
-    assert before - datetime.timedelta(seconds=1) < answer.log_append_time < before + datetime.timedelta(seconds=5)
+    assert before - second < answer.log_append_time < datetime.datetime.now(datetime.UTC) + second
     stored = Batch.parse(bytes((await fetched(one, 0, topic="logged")).records))
     stored.verify_crc()
     assert stored.is_log_append_time and stored.base_timestamp == 1
@@ -621,7 +621,7 @@ async def test_36_every_codec_of_one_client_is_read_by_another(cluster: Cluster)
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 50})
         for i in range(100):
             producer.produce(topics["librdkafka"], f"{codec} {i} {'x' * 100}")
-        assert await asyncio.to_thread(producer.flush, 20) == 0
+        assert await asyncio.to_thread(producer.flush, 60) == 0
         own = AIOKafkaProducer(
             bootstrap_servers=cluster.bootstrap, compression_type=None if codec == "none" else codec, linger_ms=50
         )
@@ -634,7 +634,7 @@ async def test_36_every_codec_of_one_client_is_read_by_another(cluster: Cluster)
         topics["librdkafka"], bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest", group_id=None
     )
     await reader.start()
-    read = [await asyncio.wait_for(reader.getone(), 20) for _ in range(500)]
+    read = [await asyncio.wait_for(reader.getone(), 60) for _ in range(500)]
     await reader.stop()
     assert [record.offset for record in read] == list(range(500))
     assert [record.value.split()[0].decode() for record in read[::100]] == list(codecs)
@@ -644,7 +644,7 @@ async def test_36_every_codec_of_one_client_is_read_by_another(cluster: Cluster)
     )
     other.subscribe([topics["aiokafka"]])
     found: list[Any] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found) < 500 and time.monotonic() < deadline:
         found += await asyncio.to_thread(other.consume, 500, 1.0)
     await asyncio.to_thread(other.close)
