@@ -36,7 +36,7 @@ def offsets_in(spark: SparkSession, folder: Path, name: str = "counted") -> list
 def test_signal_stops_after_the_running_micro_batch_and_a_restart_continues(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    run = a_run(spark, tmp_path, "1 second", pause_s="1")
+    run = a_run(spark, tmp_path, "5 seconds", pause_s="1")  # the third is begun seconds after the signal
     checkpoint = Path(run.context.checkpoint)
 
     def signal_amid_the_second() -> None:
