@@ -122,7 +122,7 @@ async def busy_member(stage: Stage) -> str:
 async def half_joined(stage: Stage) -> str:
     """A client asks for a member id and does not come back with it, while the group rebalances."""
     a, b = await stage.stable("half-joined", "web-1", "web-2")
-    gone = await stage.member("half-joined", "web-3", session_timeout_ms=120_000)
+    gone = await stage.member("half-joined", "web-3", session_timeout_ms=300_000)
     await gone.ask_for_id()
     stage.healthy(a, b)
     stage.play((await stage.member("half-joined", "web-4")).round())
@@ -144,7 +144,7 @@ async def hanging_leader(stage: Stage) -> str:
 
 async def unsynced_member(stage: Stage) -> str:
     """A member joins, and never asks for what the leader assigned to it."""
-    members = [await stage.member("unsynced-member", name, session_timeout_ms=60_000) for name in ("app-1", "app-2")]
+    members = [await stage.member("unsynced-member", name, session_timeout_ms=300_000) for name in ("app-1", "app-2")]
     joined = await asyncio.gather(*(member.join() for member in members))
     for member, answer in zip(members, joined, strict=True):
         if member.leads:

@@ -267,7 +267,7 @@ async def test_members_of_different_software_share_a_group(cluster: Cluster) -> 
     while not starting.done():
         await asyncio.to_thread(rdkafka.poll, 0.2)
     await starting
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 90
     mine: set[int] = set()
     theirs: set[int] = set()
     while time.monotonic() < deadline and not len(mine) == len(theirs) == 2:

@@ -73,7 +73,7 @@ class Shell:
         )
         async with consumer:
             for _ in range(RECORDS):
-                await asyncio.wait_for(consumer.getone(), 20)
+                await asyncio.wait_for(consumer.getone(), 60)
             await consumer.commit()
             yield consumer
 
@@ -447,7 +447,7 @@ async def test_delete_asks_first(shell: Shell) -> None:
 async def test_changes_print_no_control_characters_of_names(shell: Shell) -> None:
     group = f"{shell.group}\x1b[2J\nforged"
     async with await RawClient.connect(shell.cluster.brokers[0].address, client_id="web\x1b[2J\nforged") as client:
-        member = Member(client, group, instance_id="one\x1b[2J\nforged")
+        member = Member(client, group, instance_id="one\x1b[2J\nforged", session_timeout_ms=300_000)
         await member.round()
         printed = [
             await shell.type("delete", group, "--yes", code=2),

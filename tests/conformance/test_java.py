@@ -108,7 +108,7 @@ def test_groups_tool_lists_live_members(cluster: Cluster, jars: str) -> None:
     topic, group = f"java-live-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     producer.produce(topic, b"one")
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": cluster.bootstrap,
@@ -118,7 +118,7 @@ def test_groups_tool_lists_live_members(cluster: Cluster, jars: str) -> None:
         }
     )
     consumer.subscribe([topic])
-    assert consumer.poll(20) is not None
+    assert consumer.poll(60) is not None
 
     members = groups(jars, cluster, "--describe", "--group", group, "--members", "--verbose")
     state = groups(jars, cluster, "--describe", "--group", group, "--state")

@@ -63,7 +63,7 @@ def consumer(pair: Cluster, name: str) -> AIOKafkaConsumer:
 
 async def read(reader: AIOKafkaConsumer, count: int) -> None:
     """Poll until so many records came."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while count > 0:
             found = await reader.getmany(timeout_ms=500)
             count -= sum(map(len, found.values()))
@@ -72,7 +72,7 @@ async def read(reader: AIOKafkaConsumer, count: int) -> None:
 
 async def wait_until_equal(observe: Callable[[], Awaitable[Any]], expected: Any) -> None:
     """What the mirror shows soon; it is written behind."""
-    ends = time.monotonic() + 20
+    ends = time.monotonic() + 60
     while (shown := await observe()) != expected:
         assert time.monotonic() < ends, f"{shown}, not {expected}"
         await asyncio.sleep(0.05)
@@ -113,7 +113,7 @@ async def test_position_and_pending_work_of_a_real_group(pair: Cluster, redis: R
 
         await second.start()
         reading = asyncio.ensure_future(first.getmany(timeout_ms=500))  # it rejoins while it polls
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not second.assignment() or len(first.assignment()) != 1:
                 await asyncio.sleep(0.05)
         await reading

@@ -50,7 +50,7 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             yield f"s3://archive/tier?scheme=http&endpoint_override=127.0.0.1:{port}&region=us-east-1"
         finally:
             server.terminate()
-            server.wait(20)
+            server.wait(60)
 
 
 def wait_for(port: int) -> None:
@@ -70,7 +70,7 @@ def tiered(uri: str) -> Iterator[Tiered]:
         yield given_tiered(cluster, uri)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 async def test_client_reads_what_only_the_store_has_and_it_is_restored(tiered: Tiered, uri: str) -> None:
     assert all(start > 0 for start in tiered.local_starts)
     tiered.check(await read_all(tiered))

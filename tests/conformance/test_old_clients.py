@@ -170,7 +170,7 @@ def librdkafka_reads(version: str, bootstrap: str, topic: str, group: str, count
                 assert message.error() is None, message.error()
                 found.append((message.key() or b"", message.value() or b""))
         consumer.commit(asynchronous=False)
-        committed = consumer.committed(partitions, timeout=20)
+        committed = consumer.committed(partitions, timeout=WAIT_S)
         assert sum(max(one.offset, 0) for one in committed) == limit
         consumer.close()
     return found
@@ -237,7 +237,7 @@ async def test_sarama_and_aiokafka_read_each_other(cluster: Cluster, sarama: lis
     expected: list[bytes] = [value for _, value in await write_by_aiokafka(cluster, topic)]
     for codec in (0, 1, 2):
         command = [*sarama, cluster.bootstrap.split(",")[0], topic, version, str(codec), "100"]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=WAIT_S, check=False)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=2 * WAIT_S, check=False)
         assert done.returncode == 0, done.stderr
         expected += [b"sarama-%d-%d" % (codec, n) for n in range(100)]
         lines = [line.split(b" ", 1) for line in done.stdout.splitlines()]

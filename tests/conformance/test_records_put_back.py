@@ -44,7 +44,7 @@ class Run:
     def tidegate(self, *arguments: str, environment: dict[str, str] | None = None) -> str:
         """The command's output."""
         reported = subprocess.run(
-            [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, timeout=60,
+            [sys.executable, "-m", "tidegate", *arguments], capture_output=True, text=True, timeout=150,
             env={
                 **os.environ, "TIDEGATE_REDIS_URL": self.cluster.redis_url, "TIDEGATE_ARCHIVE_PATH": str(self.root),
                 **(environment or {}),
@@ -122,7 +122,7 @@ def replay(run: Run) -> None:
     writer.commit([*messages], 0)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_topic_is_replayed_beside_producers_and_its_group_moves_along(run: Run, tmp_path: Path) -> None:
     producing = threading.Thread(target=produce, args=(run.cluster, "copy", 500, b"other-"))
     producing.start()
@@ -160,7 +160,7 @@ async def test_topic_is_replayed_beside_producers_and_its_group_moves_along(run:
         assert found[0][1] == b"%d" % next_offset
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_restored_range_is_read_by_a_client(run: Run) -> None:
     watch = AIOKafkaConsumer(bootstrap_servers=run.cluster.bootstrap)
     await watch.start()

@@ -119,7 +119,7 @@ class Producing:
                 )
             producer.poll(0)
             self._stop.wait(self._pause_s)
-        if left := producer.flush(30):
+        if left := producer.flush(120):
             self._failures.append(f"{left} records were not delivered")
 
     def _reported(self, error: Any, message: Any) -> None:

@@ -124,7 +124,7 @@ def committed(cluster: Cluster, topic: str) -> list[Any]:
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     messages, ended = [], 0
     while ended < PARTITIONS:
-        message = consumer.poll(30)
+        message = consumer.poll(60)
         assert message is not None
         if message.error() is None:
             messages.append(message)

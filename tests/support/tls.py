@@ -20,7 +20,7 @@ def tls_server_binary() -> str | None:
     for binary in (server_binary(), shutil.which("valkey-server"), shutil.which("redis-server")):
         if binary is not None:
             asked = [binary, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/none", "--tls-key-file", "/none"]
-            reported_text = subprocess.run(asked, capture_output=True, timeout=10, check=False).stdout
+            reported_text = subprocess.run(asked, capture_output=True, timeout=60, check=False).stdout
             if b"Failed to configure TLS" in reported_text:  # one without TLS does not come so far
                 return binary
     return None

@@ -24,7 +24,7 @@ async def main() -> None:
     """Print the record's offset, or the error; secrets are in LOGIN_*."""
     bootstrap, topic, authority, mechanism, user = sys.argv[1:]
     context = ssl.create_default_context(cafile=authority)
-    options: dict[str, Any] = {"bootstrap_servers": bootstrap, "ssl_context": context, "request_timeout_ms": 10_000}
+    options: dict[str, Any] = {"bootstrap_servers": bootstrap, "ssl_context": context, "request_timeout_ms": 30_000}
     if mechanism == "CERTIFICATE":
         context.load_cert_chain(os.environ["LOGIN_CERTIFICATE"], os.environ["LOGIN_KEY"])
         options["security_protocol"] = "SSL"
