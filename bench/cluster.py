@@ -263,7 +263,7 @@ class Cluster(Servers):
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.redis_port), 0.5) as sock:
                 sock.sendall(b"PING\r\n")
