@@ -93,7 +93,7 @@ async def test_repair_without_a_replica_is_not_acknowledged(primary: ValkeyServe
 @needs_waitaof
 def test_change_of_every_server_of_redis_cluster_is_proved_at_each() -> None:
     with cluster() as url:
-        server = RedisServer(Settings(redis_url=url, durability="fsynced", durability_timeout_ms=1_000))
+        server = RedisServer(Settings(redis_url=url, durability="fsynced", durability_timeout_ms=60_000))
         with connected(server) as client:
             for name, one in servers(client).items():
                 if name != next(iter(servers(client))):

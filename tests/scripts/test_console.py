@@ -30,6 +30,7 @@ from tidegate.http.console import overview_page
 from tidegate.http.health import Health
 from tidegate.http.offset_actions import Reset
 from tidegate.http.secrets import Secrets
+from tidegate.http.single_flight import SingleFlightCache
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -146,9 +147,18 @@ async def test_concurrent_readers_share_one_computation(
         await gate.wait()
         return await real(*asked)
 
+    readers, get = [0], SingleFlightCache.get
+
+    async def counted(*asked: Any) -> Any:
+        readers[0] += 1
+        return await get(*asked)
+
     monkeypatch.setattr(f"tidegate.http.{view}", slow)
+    monkeypatch.setattr(SingleFlightCache, "get", counted)
     asked = [asyncio.ensure_future(http.get(f"/api/v1/{path}")) for _ in range(20)]
-    await asyncio.sleep(0.2)
+    async with asyncio.timeout(30):
+        while readers != [20]:
+            await asyncio.sleep(0.01)
     gate.set()
     answers = [await one for one in asked]
 
@@ -181,7 +191,7 @@ async def test_group_pages_opened_together_are_all_answered(whole: WholeBroker, 
         client.group_id = name
         await client.own("orders", 0)
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         texts = await asyncio.gather(*(text_of(http, "/console/group", group=name) for name in names))
 
     assert all(name in text for name, text in zip(names, texts, strict=True))

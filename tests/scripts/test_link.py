@@ -100,10 +100,10 @@ async def test_error_reply_harms_no_other_command(valkey: ValkeyServer) -> None:
 
 
 async def test_command_past_its_deadline_fails_with_all_behind_it_and_the_link_returns(valkey: ValkeyServer) -> None:
-    link = make_link(valkey, command_timeout_ms=200)
+    link = make_link(valkey, command_timeout_ms=2_000)
     link.start()
     await link.wait_up(30)
-    stuck = link.call("BLPOP", "nothing", 5)
+    stuck = link.call("BLPOP", "nothing", 60)
     behind = link.call("PING")
 
     for future in (stuck, behind):
@@ -169,9 +169,9 @@ async def test_server_that_still_loads_its_data_is_no_connection() -> None:
         await link.call("SAVE")
         link.on_up.append(lambda up: up.send(["GET", "key-999"], replies.append))
         server.kill()
-        server.extra += ["--key-load-delay", "500", "--loading-process-events-interval-bytes", "1024"]
+        server.extra += ["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"]
         starting = asyncio.create_task(asyncio.to_thread(server.start))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(40):
             while not replies:
                 await asyncio.sleep(0.02)
                 if not link.connected and "LOADING" in link.last_error:
@@ -186,7 +186,7 @@ async def test_server_that_still_loads_its_data_is_no_connection() -> None:
 
 async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
     server = ValkeyServer()
-    link = make_link(server, connect_timeout_ms=300, command_timeout_ms=200)
+    link = make_link(server, connect_timeout_ms=1_000, command_timeout_ms=2_000)
     assert server.process is not None
     try:
         link.start()
@@ -194,7 +194,7 @@ async def test_link_stalled_server_is_reached_once_it_resumes() -> None:
         server.process.send_signal(signal.SIGSTOP)
         with pytest.raises(StoreUnavailable):
             await link.call("PING")
-        await asyncio.sleep(2)  # several greetings that nobody answers
+        await asyncio.sleep(4)  # several greetings that nobody answers
         assert not link.connected
         server.process.send_signal(signal.SIGCONT)
 

@@ -47,7 +47,7 @@ async def test_replicated_appends_are_answered_when_replicas_have_them(
     replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
     try:
         await _attached(primary_store, 1)
-        async with broker(primary_store.settings, durability="replicated:1") as logs:
+        async with broker(primary_store.settings, durability="replicated:1", durability_timeout_ms=30_000) as logs:
             log = logs.partition(TOPIC, 0)
             answers = await asyncio.gather(
                 *(append_later(log, batch(producer_id=7, epoch=0, sequence=i)) for i in range(9))
@@ -109,7 +109,7 @@ async def test_append_behind_an_unproved_one_that_was_lost_is_not_out_of_order(p
 
 @needs_waitaof
 async def test_fsynced_appends_are_answered_when_they_are_on_disk(primary_store: Store) -> None:
-    async with broker(primary_store.settings, durability="fsynced") as logs:
+    async with broker(primary_store.settings, durability="fsynced", durability_timeout_ms=30_000) as logs:
         log = logs.partition(TOPIC, 0)
         assert (await append(log)).base_offset == 0
         known = log.known()
@@ -128,7 +128,7 @@ async def test_proof_that_another_connection_gave_is_none(primary: ValkeyServer,
     replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
     try:
         await _attached(primary_store, 1)
-        async with broker(primary_store.settings, durability="replicated:1") as logs:
+        async with broker(primary_store.settings, durability="replicated:1", durability_timeout_ms=30_000) as logs:
             log = logs.partition(TOPIC, 0)
             await append(log)
             proofs: list[bool] = []
@@ -153,10 +153,10 @@ async def promoted(primary: ValkeyServer, primary_store: Store) -> AsyncIterator
     opened, operator = Store(Settings(redis_url=replica.url)), redis.Redis(port=replica.port)
     try:
         await _attached(primary_store, 1)
-        async with broker(primary_store.settings, durability="replicated:1") as logs:
+        async with broker(primary_store.settings, durability="replicated:1", durability_timeout_ms=30_000) as logs:
             log = logs.partition(TOPIC, 0)
             await asyncio.gather(*(append_later(log, batch(count=10)) for _ in range(10)))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 while int(operator.hget(opened.log_keys(*KEYS).meta, "high_watermark") or 0) < 100:
                     await asyncio.sleep(0.02)
         primary.kill()
@@ -193,7 +193,7 @@ async def test_load_proof_fails_latest_is_not_available_until_proved(promoted: t
 
         replica = ValkeyServer(["--replicaof", f"127.0.0.1 {server.port}"])
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 while not log.high_watermark_known:
                     await asyncio.sleep(0.02)
                 assert (await log.latest()).high_watermark == 100

@@ -24,7 +24,7 @@ from tidegate.log.partition import PartitionLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-COMMAND_TIMEOUT_MS = 1_000
+COMMAND_TIMEOUT_MS = 2_500
 
 
 class PausedServer(ValkeyServer):
@@ -52,7 +52,7 @@ async def server() -> AsyncIterator[PausedServer]:
 async def settings(server: PausedServer, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Those of an impatient broker on that server."""
     monkeypatch.setattr("tidegate.log.admission.SEQUENCE_GAP_TIMEOUT_MS", 100)
-    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 1_000)
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 2_500)
     store = Store(Settings(redis_url=server.url))
     await store.start()
     await given_log(store)

@@ -70,7 +70,7 @@ async def test_evicted_log_has_the_same_high_watermark_without_replicas() -> Non
     try:
         while "state=online" not in str(await store.command("INFO", "replication")):
             await asyncio.sleep(0.02)
-        async with broker(store.settings, durability="replicated:1", durability_timeout_ms=500) as logs:
+        async with broker(store.settings, durability="replicated:1", durability_timeout_ms=5_000) as logs:
             await append(logs.partition(TOPIC, 0))
             await append(logs.partition(TOPIC, 0))
             known = logs.partition(TOPIC, 0).known()

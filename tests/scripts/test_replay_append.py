@@ -168,13 +168,13 @@ async def test_snapshot_behind_the_end_is_left_alone(
 
 
 async def test_replay_notifies_subscribers(logs: Logs, target: Target, keys: LogKeys, client: Any) -> None:
-    reported = client.pubsub(ignore_subscribe_messages=True)
+    reported = client.pubsub()
     reported.subscribe(keys.wake)
-    reported.get_message(timeout=1)
+    assert reported.get_message(timeout=30)["type"] == "subscribe"
 
     await asyncio.to_thread(target.append, [target_batch(0, 3)])
 
-    assert reported.get_message(timeout=5)["data"] == b"3:replay:copy"
+    assert reported.get_message(timeout=30)["data"] == b"3:replay:copy"
     reported.close()
 
 

@@ -673,7 +673,7 @@ async def test_many_waiting_members_ask_a_few_times_for_one_record(shares: Share
         count = -1
         while asked.count < len(members) or asked.count != count:  # each asks, and the first ones once more
             count = asked.count
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(1)
     before = asked.count
 
     await shares.produce(1)

@@ -41,7 +41,7 @@ class Sharded(Servers):
 
     def client(self, server: ValkeyServer) -> redis.Redis:
         """A connection to one server. Close it."""
-        return redis.Redis(port=server.port, socket_timeout=10)
+        return redis.Redis(port=server.port, socket_timeout=60)
 
     def ask(self, server: ValkeyServer, *command: Any) -> Any:
         """One command to one server, its reply not parsed."""
@@ -100,7 +100,7 @@ class Sharded(Servers):
 
     def move_keys(self, source: ValkeyServer, target: ValkeyServer, keys: Sequence[bytes | str]) -> None:
         """Take keys over, each at one instant."""
-        self.ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 5_000, "KEYS", *keys)
+        self.ask(source, "MIGRATE", "127.0.0.1", target.port, "", 0, 30_000, "KEYS", *keys)
 
     def end_move(self, slot: int, source: ValkeyServer, target: ValkeyServer) -> None:
         """All keys are there: announce the new owner of the slot to every primary."""
