@@ -23,7 +23,9 @@ local gone_ms, reuse_ms, address_is_ours = tonumber(ARGV[4]), tonumber(ARGV[5]),
 
 local now, own, inherited = now_ms(), nil, nil
 local address = cjson.decode(record).address
-for _, node_id in ipairs(redis.call("ZREVRANGE", leases, 0, -1)) do
+local node_ids = redis.call("ZRANGE", leases, 0, -1)
+for i = #node_ids, 1, -1 do -- the latest first
+  local node_id = node_ids[i]
   local renewed_at = lease.renewed_at(leases, node_id)
   local held = cjson.decode(redis.call("HGET", brokers, node_id) or "{}")
   if held.process == process then
