@@ -30,8 +30,8 @@ def stand_still(server: ValkeyServer, still: bool = True) -> None:
 
 
 async def test_write_of_a_replaced_primary_is_not_acknowledged() -> None:
-    with Sharded(timeout_ms=800) as own:
-        store = Store(Settings(redis_url=own.url))
+    with Sharded(timeout_ms=2_000) as own:
+        store = Store(Settings(redis_url=own.url, redis_command_timeout_ms=20_000))
         await store.start()
         try:
             old = own.servers[1]
@@ -63,8 +63,8 @@ async def test_write_of_a_replaced_primary_is_not_acknowledged() -> None:
 
 
 async def test_reply_of_a_replaced_primary_is_discarded() -> None:
-    with Sharded(timeout_ms=800) as own:
-        store = Store(Settings(redis_url=own.url))
+    with Sharded(timeout_ms=2_000) as own:
+        store = Store(Settings(redis_url=own.url, redis_command_timeout_ms=20_000))
         await store.start()
         try:
             assert await count_both(store) == [1, 1]

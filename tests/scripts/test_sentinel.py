@@ -26,7 +26,7 @@ AWAY = {ErrorCode.coordinator_not_available, ErrorCode.coordinator_load_in_progr
 @pytest.fixture(scope="module")
 def watched() -> Iterator[Watched]:
     """Servers that tests may fail over, but do not kill."""
-    with Watched(sentinel_password="hidden") as servers:
+    with Watched(sentinel_password="hidden", down_after_ms=5_000) as servers:
         yield servers
 
 
@@ -75,7 +75,7 @@ async def test_sentinel_unavailable_during_a_fail_over_is_ignored(watched: Watch
 
 
 async def test_sentinel_that_watches_another_server_is_outvoted(watched: Watched) -> None:
-    with Watched(replicas=0, sentinels=1, sentinel_password="hidden") as other:
+    with Watched(replicas=0, sentinels=1, sentinel_password="hidden", down_after_ms=5_000) as other:
         assert other.primary_port() not in [server.port for server in watched.servers]
 
         found = await find_primary(by(*other.sentinel_ports, *watched.sentinel_ports))
@@ -135,7 +135,7 @@ async def test_server_that_reports_itself_a_replica_is_refused(
     replica = next(server for server in watched.servers if server.port != watched.primary_port())
     with redis.Redis(port=replica.port) as client:
         await until(lambda: client.role()[0] == b"slave")
-    store = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden", redis_command_timeout_ms=1_250))
+    store = Store(Settings(redis_url=watched.url, redis_sentinel_password="hidden", redis_command_timeout_ms=7_500))
 
     async def stale(primary: Primary) -> Address:
         return replace(primary.address, port=replica.port)

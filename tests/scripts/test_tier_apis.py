@@ -78,7 +78,7 @@ async def test_clients_read_on_over_the_border(started: LogBroker, tmp_path: Pat
     client, _ = await given_two_tiers(started, tmp_path)
     values, offset, steps = [], 0, 0
     while offset < COUNT:
-        partition = await fetched(client, offset, max_wait_ms=1_000)
+        partition = await fetched(client, offset, max_wait_ms=60_000)
         assert (partition.error_code, partition.log_start_offset) == (ErrorCode.none, 0)
         values.append(bytes(partition.records))
         offset, steps = _end(values[-1]), steps + 1
@@ -128,7 +128,7 @@ async def test_fetch_one_partition_archived_and_one_local(started: LogBroker, tm
     client, _ = await given_two_tiers(started, tmp_path)
     await started.create("u")
     await client.ask(produce_request([("u", [(0, batch(7))])]))
-    answer = await client.ask(fetch_request([("t", [(0, 0)]), ("u", [(0, 0)])], max_wait_ms=1_000))
+    answer = await client.ask(fetch_request([("t", [(0, 0)]), ("u", [(0, 0)])], max_wait_ms=60_000))
 
     assert [len(topic.partitions[0].records) > 0 for topic in answer.responses] == [True, True]
 

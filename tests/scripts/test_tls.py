@@ -57,7 +57,7 @@ async def answers(**settings: object) -> bool:
 
 async def refusal(**settings: object) -> str:
     """Why a store cannot start."""
-    store = Store(Settings(redis_command_timeout_ms=2_500, **settings))  # type: ignore[arg-type]
+    store = Store(Settings(redis_command_timeout_ms=7_500, **settings))  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable) as refused:
         await store.start()
     return str(refused.value)

@@ -68,7 +68,7 @@ def sentinel(directory: Path) -> Iterator[tuple[str, ValkeyServer]]:
         config = directory / "sentinel.conf"
         config.write_text(
             f"port {port}\nbind 127.0.0.1\ndir {directory}\nsentinel monitor main 127.0.0.1 {primary.port} 1\n"
-            "sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 5000\n"
+            "sentinel down-after-milliseconds main 3000\nsentinel failover-timeout main 5000\n"
         )
         process = subprocess.Popen(
             [server_binary(), str(config), "--sentinel"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
