@@ -99,15 +99,14 @@ def make_topics(broker: BrokerProcess, topics: list[tuple[str, int]]) -> None:
         topic = struct.pack(">h", len(name)) + name.encode()
         body = struct.pack(">i", 1) + topic + struct.pack(">ihii", partitions, 1, 0, 0)
         head = struct.pack(">iii", CORRELATION_ID, 0, 1) + topic
-        made, answer = [struct.pack(">h", 0)], b""
+        made, exists = head + struct.pack(">hh", 0, -1), head + struct.pack(">h", ErrorCode.topic_already_exists.value)
+        answer, tries = b"", 0
         while not answer:  # a broker that the machine stopped for seconds closes connections: clients ask again
+            tries += 1
             with closing(connect(broker)) as sock:
                 sock.sendall(frame(19, 2, body + struct.pack(">ib", 30_000, 0)))
                 answer = answer_of(sock)
-            if not answer:
-                made.append(struct.pack(">h", ErrorCode.topic_already_exists.value))
-        code = answer.removeprefix(head)[:2]
-        assert code in made, answer
+        assert answer == made or (tries > 1 and answer.startswith(exists)), answer
 
 
 def connect(broker: BrokerProcess, address: str = "127.0.0.1") -> socket.socket:
