@@ -30,6 +30,22 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     raise TimeoutError("the servers did not get ready")
 
 
+def ask_until(condition: Callable[[], bool], ask: Callable[[], object], again_s: float = 10.0) -> None:
+    """Ask servers for a change until it is there: they give one up that takes too long, as on a machine that stalls."""
+    asked_s = float("-inf")
+
+    def changed() -> bool:
+        nonlocal asked_s
+        if condition():
+            return True
+        if time.monotonic() - asked_s > again_s:
+            asked_s = time.monotonic()
+            ask()
+        return False
+
+    wait_until(changed)
+
+
 @contextmanager
 def cluster() -> Iterator[str]:
     """The address of a cluster of three nodes that have all slots between them."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import redis
 
 from bench.cluster import Servers
-from tests.support.many_servers import wait_until
+from tests.support.many_servers import ask_until, wait_until
 from tests.support.valkey import ValkeyServer
 from tidegate.store.slots import SLOTS, key_slot
 
@@ -125,10 +124,11 @@ class Sharded(Servers):
         replica = next(
             one for one in self.servers if self._role(one) == b"slave" and self.primary_of(one) is primary
         )  # fmt: skip
-        self.ask(replica, "CLUSTER", "FAILOVER")
-        wait_until(
-            lambda: all(primary.port not in self._ports(server) and self._well(server) for server in self.servers)
-        )
+
+        def replaced() -> bool:
+            return all(primary.port not in self._ports(server) and self._well(server) for server in self.servers)
+
+        ask_until(replaced, lambda: self.ask(replica, "CLUSTER", "FAILOVER"))
 
     def flush(self) -> None:
         """Forget every key."""
@@ -165,19 +165,12 @@ class Sharded(Servers):
     def _meet(self, newcomers: Sequence[ValkeyServer], other: ValkeyServer) -> None:
         """Wait until all know all. A server tries to meet another for its node timeout, and then forgets it."""
         bus = other.extra[other.extra.index("--cluster-port") + 1]
-        asked_s = float("-inf")
 
-        def met() -> bool:
-            nonlocal asked_s
-            if all(self._knows(one) for one in self.servers):
-                return True
-            if time.monotonic() - asked_s > _MEET_S:
-                asked_s = time.monotonic()
-                for server in newcomers:
-                    self.ask(server, "CLUSTER", "MEET", "127.0.0.1", other.port, bus)
-            return False
+        def meet() -> None:
+            for server in newcomers:
+                self.ask(server, "CLUSTER", "MEET", "127.0.0.1", other.port, bus)
 
-        wait_until(met)
+        ask_until(lambda: all(self._knows(one) for one in self.servers), meet, _MEET_S)
 
     def _knows(self, server: ValkeyServer) -> bool:
         lines = self.ask(server, "CLUSTER", "NODES").splitlines()

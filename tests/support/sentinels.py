@@ -14,7 +14,7 @@ from pathlib import Path
 import redis
 
 from bench.cluster import Servers
-from tests.support.many_servers import wait_until
+from tests.support.many_servers import ask_until, wait_until
 from tests.support.valkey import ValkeyServer, free_port, server_binary
 
 SERVICE = "main"
@@ -59,7 +59,7 @@ class Watched(Servers):
     def fail_over(self) -> None:
         """Have the sentinels put another server in the primary's place, and wait until they say that they have."""
         before = self.primary_port()
-        self._ask("SENTINEL FAILOVER")
+        ask_until(lambda: self.primary_port() != before, lambda: self._ask("SENTINEL FAILOVER"))
         self.wait_for_another(before)
 
     @contextmanager
