@@ -10,6 +10,7 @@ from tidegate.apis.call import BrokerContext
 from tidegate.server.limits import RequestBytes
 from tidegate.server.pending_request import PendingRequest
 from tidegate.server.routes import Routes
+from tidegate.server.ticks import Tick
 from tidegate.settings import Settings
 from tidegate.telemetry.rate_limited_log import RateLimitedLogger
 
@@ -30,6 +31,7 @@ class Acceptor(Protocol[Accepted]):
     request_bytes_max: int
     out_bytes_max: int
     shared_buffer: memoryview
+    tick: Tick
     trusted_until_s: float
     serving: bool
     limited_log: RateLimitedLogger
@@ -48,9 +50,6 @@ class Acceptor(Protocol[Accepted]):
 
     def check_trust(self, now_s: float) -> None:
         """Bytes arrived after `trusted_until_s`."""
-
-    def flush_soon(self, connection: Accepted) -> None:
-        """Call `flush` at the end of this tick."""
 
     def on_tls_handshake(self, connection: Accepted) -> None:
         """The client speaks TLS to a plaintext listener."""

@@ -34,11 +34,8 @@ class TakingConnection(ClosingConnection, Protocol):
     def pipeline(self) -> Sequence[Any]:
         """Requests without a reply, in order of arrival."""
 
-    def abort(self) -> None:
-        """Close at once."""
-
-    def drop_connection(self, reason: str) -> None:
-        """Close at once, and log the reason."""
+    def abort(self, reason: str | None = None) -> None:
+        """Close at once, and log the reason if any."""
 
 
 def refuse_frame(connection: ClosingConnection, reason: str, frame: Frame) -> None:
@@ -55,7 +52,7 @@ def not_taken(connection: TakingConnection, frame: Frame | None, error: Exceptio
         connection.server.on_tls_handshake(connection)
         return
     if isinstance(error, FrameError):
-        connection.drop_connection(str(error))
+        connection.abort(str(error))
         return
     if isinstance(error, DecodeError):
         refuse_frame(connection, f"malformed header: {error}", cast(Frame, frame))

@@ -68,8 +68,7 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
         self.transport: Any = None
         self.out: list[Body] = []
         """Replies for the next write."""
-        self._reading = self._scheduled = self._starting = self._own_buffer = False
-        self._paused = self._resuming = False
+        self._reading = self._scheduled = self._starting = self._own_buffer = self._paused = self._resuming = False
         self._closing = self._draining = self._ended = self.closed = False
         self.last_active_s = self.opened_s = perf_counter()
         self.jitter = random.uniform(-1, 1)  # noqa: S311 - spreads reconnects, no secret
@@ -107,7 +106,12 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             self.splitter.feed(bytes(self.server.shared_buffer[:nbytes]))
         if self.last_active_s > self.server.trusted_until_s:
             self.server.check_trust(self.last_active_s)
-        self._take_frames()
+        self.server.tick.reads_left -= 1
+        if self.server.tick.reads_left < 0 and self.server.tick.exhausted():
+            self._pause()
+            self.resume()
+        else:
+            self._take_frames()
 
     def eof_received(self) -> bool:
         """The client closed its side: close ours."""
@@ -259,7 +263,7 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             self._start_queued()
         if not (self._reading or self._scheduled):
             self._scheduled = True
-            self.server.flush_soon(self)
+            self.server.tick.flush_soon(self)
 
     def run_alone(self, pending: PendingRequest) -> None:
         """Make later requests wait for the reply to this one, as behind a task request."""
@@ -376,17 +380,14 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             return ConnectionState.WAITING
         return ConnectionState.SERVING if len(self.pipeline) > self.client.delayed_count else ConnectionState.IDLE
 
-    def abort(self) -> None:
-        """Close the socket immediately. Group members keep their membership."""
+    def abort(self, reason: str | None = None) -> None:
+        """Close the socket immediately, and log the reason if any. Group members keep their membership."""
+        if reason is not None:
+            client_id = self.client_id[: limits.LOGGED_ID_MAX]
+            logger.info("connection_abort", reason=reason, host=self.client.host, client_id=client_id)
         self._ended = self._closing = True
         if not self.closed:
             self.transport.abort()
-
-    def drop_connection(self, reason: str) -> None:
-        """Abort the connection and log the reason."""
-        client_id = self.client_id[: limits.LOGGED_ID_MAX]
-        logger.info("connection_abort", reason=reason, host=self.client.host, client_id=client_id)
-        self.abort()
 
     def _flush_and_close(self) -> None:
         """Write the ready replies, then close."""

@@ -38,6 +38,7 @@ from tidegate.server.sasl_connection import SaslConnection
 from tidegate.server.stalls import StallMonitor
 from tidegate.server.sweeping import Sweeper
 from tidegate.server.throttling import MeteredRoutes, metered
+from tidegate.server.ticks import Tick
 from tidegate.server.tls_port import TlsPort
 from tidegate.settings import Settings
 from tidegate.telemetry.declared import CONNECTIONS
@@ -95,7 +96,7 @@ class Server:
         self._listeners: list[str] = []
         self.limited_log = RateLimitedLogger()
         self._opened: list[Port] = []
-        self._dirty: list[Connection] = []
+        self.tick = Tick(self.loop)
         self._last_connection_id = 0
         self.sweeper = Sweeper(self)
         self.stalls = StallMonitor(self)
@@ -383,18 +384,3 @@ class Server:
             connection.client.software.connections -= 1
         if not self.connections:
             self._empty.set()
-
-    def flush_soon(self, connection: Connection) -> None:
-        """Schedule a connection's `flush` for the end of this tick."""
-        if not self._dirty:
-            self.loop.call_soon(self._flush_all)
-        self._dirty.append(connection)
-
-    def _flush_all(self) -> None:
-        dirty, self._dirty = self._dirty, []
-        for connection in dirty:
-            try:
-                connection.flush()
-            except Exception:  # the others' replies are not its concern
-                logger.exception("replies_not_sent", host=connection.client.host)
-                connection.abort()

@@ -104,7 +104,7 @@ class SaslConnection(Connection):
             trail.note_repeatable(key, lambda: ocsf.authentication(origin_of(client), mechanism, refused))
 
     def _too_late(self) -> None:
-        self.drop_connection("no authentication in time")
+        self.abort("no authentication in time")
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

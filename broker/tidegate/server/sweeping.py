@@ -68,7 +68,7 @@ class SweptConnection(Protocol):
     def drain(self) -> None:
         """Close between requests."""
 
-    def drop_connection(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Close at once."""
 
 
@@ -159,7 +159,7 @@ class Sweeper:
         for size, connection in sorted(unread, key=itemgetter(0), reverse=True):
             if total <= self._server.unread_bytes_max:
                 break
-            connection.drop_connection("does not read its answers, and no memory is left for them")
+            connection.abort("does not read its answers, and no memory is left for them")
             total -= size
 
     def _abort_drained(self, now_s: float) -> None:
@@ -188,12 +188,12 @@ class Sweeper:
         silent_ms = (now_s - connection.last_active_s) * 1000
         if state is ConnectionState.READING:
             if silent_ms > limits.FRAME_TIMEOUT_S * 1000:
-                connection.drop_connection("stopped in the middle of a request or of our answers")
+                connection.abort("stopped in the middle of a request or of our answers")
             elif self._receives_too_slowly(connection, now_s):
-                connection.drop_connection("sends a request too slowly")
+                connection.abort("sends a request too slowly")
         elif state is ConnectionState.BLOCKED_ON_WRITE:
             if silent_ms > settings.connections_max_idle_ms:
-                connection.drop_connection("does not read its answers")
+                connection.abort("does not read its answers")
         elif state is not ConnectionState.WAITING:
             idle = state is ConnectionState.IDLE and silent_ms > settings.connections_max_idle_ms
             age_ms_max = settings.connections_max_age_ms * (1 + AGE_JITTER * connection.jitter)

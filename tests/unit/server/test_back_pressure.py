@@ -26,7 +26,7 @@ from tests.unit.server.fakes import (
     until,
 )  # fmt: skip
 from tidegate.protocol.framing import LARGE_BYTES
-from tidegate.server import connection, limits, sweeping
+from tidegate.server import connection, limits, sweeping, ticks
 from tidegate.server.limits import RequestBytes
 
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
@@ -164,6 +164,33 @@ async def test_requests_of_one_read_run_in_slices() -> None:
         assert of_iteration.total() == count
         assert max(of_iteration.values()) <= 2 * limits.FRAMES_AT_ONCE  # one of them as its bytes were read
         assert server.request_bytes.held == 0
+
+
+@on_both_loops
+async def test_callbacks_run_between_reads_of_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sockets have a request: after a number of reads, the others wait until callbacks and timers ran."""
+    handlers, count, started_before = Handlers(), 64, list[int]()
+    loop, started = asyncio.get_running_loop(), handlers.heartbeat
+    monkeypatch.setattr(ticks, "READS_AT_ONCE", 8)
+
+    def heartbeat(call: Any, request: Any) -> None:
+        if len(handlers.started) == 1:
+            loop.call_soon(lambda: started_before.append(len(handlers.started)))
+        started(call, request)
+
+    handlers.heartbeat = heartbeat  # type: ignore[method-assign]
+    async with connected(handlers) as (server, first):
+        await first.ask(HEARTBEAT_REQUEST)  # its schemas are imported
+        clients = [await another(server) for _ in range(count)]
+        await until(lambda: len(server.connections) == count + 1)
+        for client in clients:
+            client.writer.write(encode_request(HEARTBEAT_REQUEST, 1) * 2)
+        for client in clients * 2:
+            assert (await asyncio.wait_for(client.receive_frame(), 30))[:4] == struct.pack(">i", 1)
+        assert len(handlers.started) == 1 + 2 * count
+        assert started_before[0] <= 1 + 2 * (8 + 8)
+        for client in clients:
+            await client.close()
 
 
 @on_both_loops

@@ -138,7 +138,7 @@ async def test_replies_that_cannot_be_sent_keep_those_of_others() -> None:
         broken.flush = unable  # type: ignore[method-assign]
         for connection in (broken, other):
             connection._scheduled = True
-            server.flush_soon(connection)
+            server.tick.flush_soon(connection)
         other.out.append(b"\0\0\0\0")
 
         assert await second.receive_frame() == b""
