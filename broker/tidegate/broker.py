@@ -334,6 +334,7 @@ class Broker:
         if node_id != self._served_as:
             self._served_as = node_id
             logging_setup.bind(node_id=node_id)
+            self._apply_configs()
             self.server.refuse()
         self.server.serve(left_s)
 

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from redis import Redis
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.support.members import Member
+from tests.support.whole_broker import request
 from tests.support.wire import RawClient
 from tidegate.cluster.broker_lease import NODE_ID_QUARANTINE_MS
 from tidegate.settings import Settings
@@ -105,6 +107,30 @@ def ready(broker: BrokerProcess) -> bool:
         return False
 
 
+async def set_message_max_bytes(client: RawClient, node_id: str, size: str) -> None:
+    """Store the largest batch of one broker."""
+    config = {"kind": "AlterableConfig", "name": "message.max.bytes", "config_operation": 0, "value": size}
+    resource = {"kind": "AlterConfigsResource", "resource_type": 4, "resource_name": node_id, "configs": [config]}
+    answer = await client.ask(request(44, 1, resources=[resource], validate_only=False))
+    assert answer.responses[0].error_code is ErrorCode.none
+
+
+async def becomes(client: RawClient, size: str) -> bool:
+    """Whether the broker asked comes to this largest batch of topic `t`, which has none of its own."""
+    resource = {
+        "kind": "DescribeConfigsResource", "resource_type": 2, "resource_name": "t",
+        "configuration_keys": ["max.message.bytes"],
+    }  # fmt: skip
+    describe = request(32, 4, resources=[resource], include_synonyms=False, include_documentation=False)
+    deadline = asyncio.get_running_loop().time() + 60
+    while (reported := (await client.ask(describe)).results[0].configs[0].value) != size:
+        if asyncio.get_running_loop().time() > deadline:
+            print(f"got {reported}, expected {size}")
+            return False
+        await asyncio.sleep(0.02)
+    return True
+
+
 async def closed(client: RawClient) -> bool:
     """Whether the broker closes the connection soon; whatever it answers before is against the rule."""
     try:
@@ -157,6 +183,25 @@ async def test_lease_another_node_id_closes_clients_and_continues_under_it(clust
     fields = dict(zip(last[::2], last[1::2], strict=True))
     assert fields[b"broker"] == b"3", fields
     await client.close()
+
+
+async def test_configs_of_the_node_id_change_with_it(cluster: Cluster) -> None:
+    one, two = add(cluster), add(cluster)
+    async with await RawClient.connect(one.address) as client:
+        created = {"kind": "CreatableTopic", "name": "t", "num_partitions": 1, "replication_factor": 1}
+        topics = [{**created, "assignments": [], "configs": []}]
+        await client.ask(request(19, 7, topics=topics, timeout=timedelta(seconds=60), validate_only=False))
+        await set_message_max_bytes(client, "1", "1000")
+        assert await becomes(client, "1000")
+        async with paused(one):
+            await asyncio.sleep(PAUSE_S)
+            end_quarantine(cluster, 1)
+            three = await asyncio.to_thread(add, cluster)
+        assert await closed(client)
+    async with await RawClient.connect(one.address) as again, await RawClient.connect(three.address) as other:
+        assert await learns(again, {1: three.port, 2: two.port, 3: one.port})
+        assert await becomes(again, "1048588")
+        assert await becomes(other, "1000")
 
 
 async def test_fixed_id_that_another_took_is_served_by_that_alone(cluster: Cluster) -> None:
