@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from unittest.mock import patch
 
 from tests.cost.counting import COLUMNS, CountedRedis, CountedServer, Counters, SteadyFabric
 from tests.simulation import outside
@@ -19,6 +20,7 @@ from tests.simulation.redis_link import SERVER_OPTIONS
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
 from tests.support.wire import decode_response, encode_request
+from tidegate.groups import session_renewals
 from tidegate.settings import Settings
 
 PORT: Final = 9092
@@ -157,14 +159,16 @@ def _garbage_kept() -> Iterator[None]:
 def run(scenario: Callable[[Cluster], Awaitable[Result]], **settings: Any) -> Result:
     """Run a scenario on a new cluster with these settings.
 
-    It runs in this process, whose clocks and randomness are replaced meanwhile.
+    It runs in this process, whose clocks and randomness are replaced meanwhile. Heartbeats that follow one another are
+    renewed as those of clients that send one every few seconds.
     """
     clock.install()
     server = ValkeyServer(SERVER_OPTIONS)
     errors: list[str] = []
     try:
         cluster = Cluster(server, **settings)
-        with outside.taken_from(cluster.loop, SEED, errors):
+        often = patch.object(session_renewals, "RENEWED_AGAIN_S", 0.0)
+        with often, outside.taken_from(cluster.loop, SEED, errors):
             found = cluster.loop.run_until_complete(scenario(cluster))
         cluster.broker.kill()
         cluster.server.close()

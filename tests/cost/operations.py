@@ -16,7 +16,7 @@ from tests.simulation.wire import message
 from tests.support import clock
 from tests.support.logs import batch_bytes
 from tests.support.members import subscription
-from tidegate.groups.heartbeats import RENEWAL_INTERVAL_S
+from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S
 
 TOPIC: Final = "t"
 PARTITION_COUNT: Final = 16

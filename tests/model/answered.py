@@ -12,11 +12,11 @@ from typing import Final
 from tests.model.network import Server
 from tests.model.world import Broker, World
 from tidegate.groups.heartbeat_snapshots import MemberSnapshot
-from tidegate.groups.heartbeats import RENEWAL_INTERVAL_S
+from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S, RENEWED_AGAIN_S
 from tidegate.store.subscription_proof import PROOF_S
 
 RENEWED_MS: Final = round(RENEWAL_INTERVAL_S * 1000) + 25
-"""After an answer, by when a broker that is well has renewed the session."""
+"""After a renewal is due, by when a broker that is well has made it."""
 LEFT_MS: Final = 1_000
 """Of the session at least, when a heartbeat is answered from a snapshot."""
 
@@ -26,7 +26,7 @@ class AnsweredHeartbeats:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._answered: dict[str, list[tuple[Broker, int]]] = {}
+        self._answered: dict[str, list[tuple[Broker, int, int]]] = {}
         self.count = 0
 
     def see(self, world: World, broker: Broker, snapshot: MemberSnapshot) -> None:
@@ -47,7 +47,9 @@ class AnsweredHeartbeats:
             return
         assert float(deadline) - world.now_ms >= LEFT_MS, "a heartbeat was answered although its session is at its end"
         if world.is_well(broker):
-            self._answered.setdefault(member_ref.member_id, []).append((broker, world.now_ms))
+            waits_s = max(0.0, snapshot.renewed_s + RENEWED_AGAIN_S - world.loop.time())
+            renewed_ms = world.now_ms + round(waits_s * 1000) + RENEWED_MS
+            self._answered.setdefault(member_ref.member_id, []).append((broker, world.now_ms, renewed_ms))
 
     def _judge_stale(self, world: World, broker: Broker, snapshot: MemberSnapshot) -> None:
         if world.network.missed_s.get(broker.name, -1.0) >= snapshot.confirmed_s:
@@ -61,8 +63,8 @@ class AnsweredHeartbeats:
     def last_ms(self, member_id: str, at_ms: int) -> int:
         """The last answer before `at_ms` by a broker that was well until it had renewed the session; 0 for none."""
         last_ms = 0
-        for broker, answered_ms in self._answered.get(member_id, ()):
-            disturbed = any(answered_ms <= at <= answered_ms + RENEWED_MS for at in broker.disturbed_ms)
-            if answered_ms + RENEWED_MS <= at_ms and not disturbed:
+        for broker, answered_ms, renewed_ms in self._answered.get(member_id, ()):
+            disturbed = any(answered_ms <= at <= renewed_ms for at in broker.disturbed_ms)
+            if renewed_ms <= at_ms and not disturbed:
                 last_ms = max(last_ms, answered_ms)
         return last_ms

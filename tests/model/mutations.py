@@ -18,6 +18,7 @@ from tests.model.network import forget_scripts
 from tests.support.includes import replaced_include
 from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots
 from tidegate.groups.heartbeats import Heartbeats
+from tidegate.groups.session_renewals import SessionRenewals
 from tidegate.groups.waiting import GroupWaits
 from tidegate.store import scripts
 from tidegate.store.subscription_proof import SubscriptionProof
@@ -232,6 +233,6 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "answered heartbeats renew nothing",
-        (InMethod(Heartbeats, "_send_renewals", "self._flush(groups)", "pass"),),
+        (InMethod(SessionRenewals, "_take", "self._send(renewals)", "pass"),),
     ),
 )

@@ -77,11 +77,11 @@ async def test_renewal_after_the_session_expired_restores_no_member(world: World
     (one,) = await world.stable("one")
     await at_rest(one)
     heartbeats = one.broker.heartbeats
-    await until(lambda: not heartbeats._renewals)
+    await until(lambda: not heartbeats.renewals.waiting)
     await heartbeat(one)
 
     await world.clock.advance(one.session_timeout_ms)  # before the renewal
-    heartbeats._send_renewals()
+    heartbeats.renewals.flush()
 
     assert await code_of_script(one) == UNKNOWN_MEMBER_ID
     assert await world.members() == set()
@@ -90,7 +90,7 @@ async def test_renewal_after_the_session_expired_restores_no_member(world: World
 async def test_renewal_extends_the_session(world: World, brokers: list[Broker]) -> None:
     (one,) = await world.stable("one")
     await at_rest(one)
-    await until(lambda: not one.broker.heartbeats._renewals)
+    await until(lambda: not one.broker.heartbeats.renewals.waiting)
     await world.clock.advance(5_000)
 
     assert await heartbeat(one) == (NONE, True)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidegate.groups.session_renewals import RENEWED_AGAIN_S
+
 LOST_S: Final = 0.1
-"""Renewals of heartbeats answered by a broker so shortly before it was killed are lost (decision 0050: 75 ms)."""
+"""Renewals of heartbeats answered by a broker so shortly before it was killed are lost (decision 0050: 75 ms). The
+renewal of one that follows the one before more closely than RENEWED_AGAIN_S waits for as long."""
 
 
 class Contact:
@@ -23,5 +26,6 @@ class Contact:
 
     def broker_killed(self, port: int, now_s: float) -> None:
         """If it answered the last one a moment ago, the one before counts."""
-        if port == self._port and now_s - self._answered_s < LOST_S:
+        waits_s = RENEWED_AGAIN_S if self.last_s - self._before_s < RENEWED_AGAIN_S + LOST_S else 0.0
+        if port == self._port and now_s - self._answered_s < LOST_S + waits_s:
             self.last_s = self._before_s

@@ -2,7 +2,7 @@
 
 One script takes a tick's heartbeats of a shard, of consumer, share and streams groups (KIP-848, KIP-932, KIP-1071). It
 extends the sessions of members whose group is at rest; every other heartbeat needs a decision. A heartbeat that was
-answered from a snapshot renews its session by the same script within RENEWAL_INTERVAL_S (docs/decisions/0050).
+answered from a snapshot renews its session by the same script soon (`session_renewals`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.groups.consumer.stored import instance_text
 from tidegate.groups.expire_and_retry import FaultyGroups
 from tidegate.groups.heartbeat_snapshots import SESSION_SHARE, GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
-from tidegate.groups.session_renewals import SessionRenewals
+from tidegate.groups.session_renewals import Renewals, SessionRenewals
 from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
@@ -47,7 +47,7 @@ class EpochHeartbeats:
     def __init__(self, store: Store, snapshots: HeartbeatSnapshots, topics_version: Callable[[], int]) -> None:
         self._store, self.snapshots, self._topics_version = store, snapshots, topics_version
         self._tick: TickBatch[Queued] = TickBatch(self._flush)
-        self.renewals = SessionRenewals(self._send_renewals)
+        self.renewals = SessionRenewals(self._send_renewals, snapshots.now_s)
         self._faulty = FaultyGroups()
 
     def close(self) -> None:
@@ -83,12 +83,13 @@ class EpochHeartbeats:
         if member.group.topics_version != self._topics_version() or not self.snapshots.answers(member):
             return False
         metrics.heartbeats_answered += 1
-        self.renewals.add(member)
+        if not member.is_renewing:
+            self.renewals.add(member)
         return True
 
     # -- scripts
 
-    def _send_renewals(self, renewals: Sequence[tuple[GroupKeys, Sequence[MemberRef]]]) -> None:
+    def _send_renewals(self, renewals: Renewals) -> None:
         shards: dict[int, Gathered[Queued]] = {}
         for keys, refs in renewals:
             shards.setdefault(keys.shard_keys.shard, []).append((keys, [(ref, _renewed) for ref in refs]))

@@ -46,13 +46,15 @@ class GroupSnapshot:
 class MemberSnapshot:
     """One member of a snapshot; `confirmed_s` is when the last script that found it was sent."""
 
-    __slots__ = ("confirmed_s", "group", "is_current", "is_renewing", "member_ref")
+    __slots__ = ("confirmed_s", "group", "is_current", "is_renewing", "member_ref", "renewed_s")
 
     def __init__(self, group: GroupSnapshot, member_ref: MemberRef, confirmed_s: float) -> None:
         self.group, self.member_ref, self.confirmed_s = group, member_ref, confirmed_s
         self.is_current = True
         self.is_renewing = False
-        """Whether its renewal waits for the next batch."""
+        """Whether its renewal waits for a batch."""
+        self.renewed_s = confirmed_s
+        """When its last renewal was sent."""
 
 
 class HeartbeatSnapshots:

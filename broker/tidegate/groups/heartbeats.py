@@ -1,13 +1,12 @@
 """Heartbeats: answered from snapshots where those are proven current, otherwise by the heartbeat script.
 
 The script takes all heartbeats of an event-loop tick (in Redis Cluster those of a shard). A heartbeat that was answered
-from a snapshot renews its session by the same script within RENEWAL_INTERVAL_S, together with all others of that time:
+from a snapshot renews its session by the same script soon, together with others (`session_renewals`):
 the script judges the renewal as it judges any heartbeat, so one that arrives after the session expired renews nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -18,6 +17,7 @@ from tidegate.groups.expire_and_retry import BrokerName, ExpiringCall, FaultyGro
 from tidegate.groups.expiry import expirer
 from tidegate.groups.heartbeat_snapshots import GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
+from tidegate.groups.session_renewals import Renewals, SessionRenewals
 from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.settings import Settings
 from tidegate.store.batching import fail_waiter
@@ -36,9 +36,6 @@ OnCode = Callable[[int], None]
 QueuedHeartbeat = tuple[MemberRef, OnCode]
 """A heartbeat and the callback for its code."""
 
-RENEWAL_INTERVAL_S: Final = 0.075
-"""Longest time between the answer to a heartbeat and its renewal. A broker that is killed loses the renewals of this
-time; the members get a session grace, as those of a silent coordinator (`GroupExpiry.broker_silent`)."""
 _PER_SCRIPT_MAX: Final = 500
 _GROUPS_PER_SCRIPT_MAX: Final = 100
 """A script of so many groups takes Redis about 0.7 ms; other commands wait meanwhile."""
@@ -81,9 +78,7 @@ class Heartbeats:
         self._faulty = FaultyGroups()
         self._tick: TickBatch[QueuedHeartbeat] = TickBatch(self._flush, all_shards=not store.is_sharded)
         self.snapshots = HeartbeatSnapshots(store, clock, coordinates)
-        self._renewals: dict[str, list[MemberSnapshot]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_event_loop()
+        self.renewals = SessionRenewals(self._send_renewals, clock)
 
     async def start(self) -> None:
         """Begin to answer from snapshots. Raises TimeoutError."""
@@ -92,8 +87,8 @@ class Heartbeats:
     async def close(self) -> None:
         """Send the renewals that wait, and answer by the script from now on."""
         self.snapshots.close()
-        if self._renewals:
-            self._send_renewals()
+        if self.renewals.waiting:
+            self.renewals.flush()
             with suppress(StoreUnavailable):
                 await self._store.command("EXISTS", self._store.cluster_keys.info)  # its reply follows theirs
 
@@ -119,25 +114,13 @@ class Heartbeats:
             return False
         metrics.heartbeats_answered += 1
         if not member.is_renewing:
-            member.is_renewing = True
-            self._renewals.setdefault(member.group.keys.ref, []).append(member)
-            if self._timer is None:
-                self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self._send_renewals)
+            self.renewals.add(member)
         return True
 
     # -- scripts
 
-    def _send_renewals(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        renewals, self._renewals = self._renewals, {}
-        groups: Gathered[QueuedHeartbeat] = []
-        for members in renewals.values():
-            for member in members:
-                member.is_renewing = False  # a heartbeat from now on needs another renewal
-            groups.append((members[0].group.keys, [(member.member_ref, _renewed) for member in members]))
-        self._flush(groups)
+    def _send_renewals(self, renewals: Renewals) -> None:
+        self._flush([(keys, [(ref, _renewed) for ref in refs]) for keys, refs in renewals])
 
     def _flush(self, groups: Gathered[QueuedHeartbeat]) -> None:
         faulty = self._faulty.since_s

@@ -1,46 +1,84 @@
-"""Members whose heartbeats were answered from snapshots, until the next batch renews their sessions."""
+"""Members whose heartbeats were answered from snapshots, until a batch renews their sessions.
+
+A batch goes out every RENEWAL_INTERVAL_S. A member takes part when its session was last renewed RENEWED_AGAIN_S ago:
+clients that send heartbeats more often than that do not need more renewals. With it go all members of its group that
+wait, because a script reads and writes each group once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from tidegate.groups.heartbeat_snapshots import MemberSnapshot
-from tidegate.groups.heartbeats import RENEWAL_INTERVAL_S
 from tidegate.groups.model import MemberRef
 from tidegate.store.keys import GroupKeys
 
-SendRenewals = Callable[[Sequence[tuple[GroupKeys, Sequence[MemberRef]]]], None]
+RENEWAL_INTERVAL_S: Final = 0.075
+"""Interval of the batches. A broker that is killed loses what waits for the next one; the members get a session grace,
+as those of a silent coordinator (`GroupExpiry.broker_silent`)."""
+RENEWED_AGAIN_S: Final = 0.5
+"""A session that was renewed more recently waits, s."""
+_SHARE: Final = 1 / 8
+"""It never waits longer than this share of the time for which snapshots answer: session timeouts may be short."""
+
+Renewals = Sequence[tuple[GroupKeys, Sequence[MemberRef]]]
 
 
 class SessionRenewals:
-    """Collects renewals for RENEWAL_INTERVAL_S, then passes them by group to `send`."""
+    """Passes the renewals that are due by group to `send`. `clock` is monotonic, in seconds."""
 
-    def __init__(self, send: SendRenewals) -> None:
-        self._send = send
-        self._waiting: dict[str, list[MemberSnapshot]] = {}
+    def __init__(self, send: Callable[[Renewals], None], clock: Callable[[], float]) -> None:
+        self._send, self._clock = send, clock
+        self._members: dict[str, list[MemberSnapshot]] = {}
+        self._due_s: dict[str, float] = {}
+        """Those that wait, and when the first of them is due, by group."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_event_loop()
 
+    @property
+    def waiting(self) -> int:
+        """Number of groups with members that wait."""
+        return len(self._members)
+
     def add(self, member: MemberSnapshot) -> None:
-        """Renew a member's session with the next batch."""
-        if member.is_renewing:
-            return
+        """Renew the session of a member whose renewal does not wait yet (`is_renewing`)."""
         member.is_renewing = True
-        self._waiting.setdefault(member.group.keys.ref, []).append(member)
+        group, due_s = member.group, member.renewed_s + RENEWED_AGAIN_S
+        ref = group.keys.ref
+        if group.confirmed_for_s * _SHARE < RENEWED_AGAIN_S:
+            due_s = member.renewed_s + group.confirmed_for_s * _SHARE
+        if ref not in self._members:
+            self._members[ref], self._due_s[ref] = [member], due_s
+        else:
+            self._members[ref].append(member)
+            self._due_s[ref] = min(self._due_s[ref], due_s)
         if self._timer is None:
-            self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self.flush)
+            self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self._send_due)
 
     def flush(self) -> None:
-        """Send what waits now."""
+        """Send all that wait now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, {}
+        self._take(list(self._members))
+
+    def _send_due(self) -> None:
+        self._timer, now_s = None, self._clock()
+        self._take([ref for ref, due_s in self._due_s.items() if due_s <= now_s])
+        if self._members:
+            self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self._send_due)
+
+    def _take(self, refs: Iterable[str]) -> None:
+        now_s = self._clock()
         renewals = []
-        for members in waiting.values():
+        for ref in refs:
+            members = self._members.pop(ref)
+            del self._due_s[ref]
             for member in members:
                 member.is_renewing = False  # a heartbeat from now on needs another renewal
+                member.renewed_s = now_s
             renewals.append((members[0].group.keys, [member.member_ref for member in members]))
         if renewals:
             self._send(renewals)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidegate.groups import heartbeat_snapshots
-from tidegate.groups.heartbeats import HEARTBEAT, RENEWAL_INTERVAL_S, Heartbeats
+from tidegate.groups.heartbeats import HEARTBEAT, Heartbeats
 from tidegate.groups.model import MemberRef
+from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S, RENEWED_AGAIN_S
 from tidegate.settings import Settings
 from tidegate.store.keys import ClusterKeys, GroupKeys, ShardKeys
 from tidegate.store.outcome import Faulty, Refused
@@ -100,7 +102,7 @@ class Bench:
             coordinates=lambda shard: self.is_coordinator,
         )
         self.timers: Any = Timers()
-        self.heartbeats._loop = self.timers
+        self.heartbeats.renewals._loop = self.timers
         self.codes: list[int] = []
 
     async def started(self) -> Bench:
@@ -143,10 +145,12 @@ class Bench:
         assert not await self.heartbeat(member_ref, keys)
         self.reply(NONE)
 
-    def renew(self) -> list[Any]:
-        """The batch of renewals goes out; its arguments."""
+    def renew(self, waits_s: float = RENEWED_AGAIN_S) -> list[Any]:
+        """Time for a batch of renewals; its arguments, none if no member is due."""
+        self.now_s += waits_s
+        before = len(self.store.scripts)
         self.timers.pending.pop()[1]()
-        return self.store.scripts[-1][0]
+        return self.store.scripts[-1][0] if len(self.store.scripts) > before else []
 
 
 async def proven() -> Bench:
@@ -338,6 +342,68 @@ async def test_renewals_of_a_group_from_before_and_after_a_change_name_the_group
     await bench.heartbeat(MemberRef("n", 2))
 
     assert bench.renew() == [2, "m", 1, "", "n", 2, ""]
+
+
+async def test_member_that_was_not_renewed_for_a_while_takes_part_in_the_next_batch() -> None:
+    bench = await proven()
+    await bench.confirmed()
+    bench.now_s += RENEWED_AGAIN_S
+
+    assert await bench.heartbeat()
+
+    assert bench.renew(RENEWAL_INTERVAL_S) == [1, "m", 1, ""]
+    assert bench.timers.pending == []
+
+
+async def test_member_that_sends_heartbeats_often_is_renewed_now_and_then() -> None:
+    bench = await proven()
+    await bench.confirmed()
+    renewed_s = [bench.now_s]
+    for _ in range(100):
+        bench.prove()
+        assert await bench.heartbeat()
+        if bench.renew(RENEWAL_INTERVAL_S):
+            renewed_s.append(bench.now_s)
+            bench.reply(NONE)
+
+    pauses_s = [after - before for before, after in pairwise(renewed_s)]
+    assert len(pauses_s) > 10
+    assert all(RENEWED_AGAIN_S <= one <= RENEWED_AGAIN_S + RENEWAL_INTERVAL_S + 1e-9 for one in pauses_s), pauses_s
+
+
+async def test_renewal_takes_along_what_waits_of_its_group_alone() -> None:
+    bench = await proven()
+    await bench.confirmed()
+    bench.now_s += RENEWED_AGAIN_S / 2
+    bench.prove()
+    await bench.confirmed(MemberRef("n", 1))
+    await bench.confirmed(keys=OTHER)
+    for member_ref, keys in ((MEMBER, KEYS), (MemberRef("n", 1), KEYS), (MEMBER, OTHER)):
+        assert await bench.heartbeat(member_ref, keys)
+
+    assert bench.renew(RENEWED_AGAIN_S / 2) == [2, "m", 1, "", "n", 1, ""]
+    assert bench.renew(RENEWED_AGAIN_S / 2) == [1, "m", 1, ""]
+
+
+async def test_members_with_short_sessions_wait_for_a_share_of_them() -> None:
+    bench = await proven()
+    await bench.confirmed()
+    (group,) = bench.heartbeats.snapshots._groups.values()
+    group.confirmed_for_s = 0.8
+    await bench.heartbeat()
+
+    assert bench.renew(0.075) == []
+    assert bench.renew(0.03) == [1, "m", 1, ""]
+
+
+async def test_close_sends_renewals_that_are_not_due() -> None:
+    bench = await proven()
+    await bench.confirmed()
+    await bench.heartbeat()
+
+    await bench.heartbeats.close()
+
+    assert [args for args, _ in bench.store.scripts] == [[1, "m", 1, ""]]
 
 
 async def test_renewal_confirms_the_session() -> None:
