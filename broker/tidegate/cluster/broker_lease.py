@@ -43,6 +43,8 @@ SINGLE_NODE_ID: Final = 1
 
 State = Literal["starting", "serving", "draining"]
 """Only serving brokers are named as leader or coordinator, unless there are none."""
+BrokerIdentity = tuple[int, str]
+"""Node id and process: differs after a restart, and after a lease was lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,7 @@ class BrokerInfo:
     process: str = ""  # which has the node id; a later one at its address has the same id
 
     @property
-    def identity(self) -> tuple[int, str]:
-        """Differs after a restart, and after its lease was lost."""
+    def identity(self) -> BrokerIdentity:
         return self.node_id, self.process
 
     def endpoint(self, listener: str) -> tuple[str, int]:
@@ -84,7 +85,7 @@ class LeaseEvents:
     """The lease was lost; before a new one is taken."""
     on_silent: Callable[[BrokerInfo], None] = _ignore
     """A serving broker became suspect or left without a drain; it is no longer in `preferred`."""
-    on_broker_joined: Callable[[set[tuple[int, str]]], None] = _ignore
+    on_broker_joined: Callable[[set[BrokerIdentity]], None] = _ignore
     """Identities of brokers that began to serve."""
     on_drain_asked: Callable[[], None] = _ignore
     """At each renewal after a drain request."""
@@ -371,7 +372,7 @@ def _fallen_silent(former: list[BrokerInfo], live: Mapping[int, BrokerInfo]) -> 
     return [one for one in former if one.state == "serving" and not one.suspect and one.identity not in renewed]
 
 
-def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own: str) -> set[tuple[int, str]]:
+def _newly_serving(former: list[BrokerInfo], serving: list[BrokerInfo], own: str) -> set[BrokerIdentity]:
     """Other brokers that began to serve, from no lease or from `starting`; formerly suspect ones do not count."""
     known = {one.identity for one in former if one.state != "starting"}
     return {one.identity for one in serving if one.process != own} - known

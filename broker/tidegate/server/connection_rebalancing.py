@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from tidegate.cluster.broker_lease import BrokerIdentity
+
 REBALANCE_WINDOW_MS: Final = 60_000
 """Time over which a share of the connections is closed, and the shortest delay between two rebalances. With 0, in tests
 whose clients do not connect again, none is closed."""
@@ -18,28 +20,26 @@ PAUSE_FACTOR_MAX: Final = 16
 _CALM_PAUSES: Final = 4
 """After this many delays without a rebalance the delay returns to its minimum."""
 
-_Identity = tuple[int, str]
-
 
 class ConnectionRebalancer:
     """Calls `shed_connections(share)` after brokers joined; `share` is the part of the connections to close.
 
-    `serving` returns all serving brokers, each as its node id and process: one that restarted has left and joined.
+    `serving` returns all serving brokers: one that restarted has left and joined.
     """
 
     def __init__(
-        self, shed_connections: Callable[[float], None], serving: Callable[[], set[_Identity]], pause_ms: int
+        self, shed_connections: Callable[[float], None], serving: Callable[[], set[BrokerIdentity]], pause_ms: int
     ) -> None:
         self._shed_connections, self._serving = shed_connections, serving
         self._pause_min_s = self._pause_s = pause_ms / 1000
         self._spread_s: float | None = None
         """Time of the last rebalance, by the event loop's clock."""
-        self._served: set[_Identity] = set()
+        self._served: set[BrokerIdentity] = set()
         """Brokers that were serving at the last rebalance."""
-        self._pending: set[_Identity] = set()
+        self._pending: set[BrokerIdentity] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def on_broker_joined(self, joined: Iterable[_Identity]) -> None:
+    def on_broker_joined(self, joined: Iterable[BrokerIdentity]) -> None:
         """Schedule a rebalance for brokers that started to serve."""
         loop = asyncio.get_running_loop()
         self._pending |= set(joined)

@@ -19,6 +19,7 @@ from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext
 from tidegate.apis.registry import Api
 from tidegate.audit.ocsf import Origin, authentication
+from tidegate.cluster.broker_lease import BrokerIdentity
 from tidegate.memory import shares_of
 from tidegate.protocol.framing import LARGE_BYTES
 from tidegate.quotas.entities import Quota
@@ -307,7 +308,7 @@ class Server:
         """Close a share of the connections. Behind one shared address only new connections reach other brokers."""
         self.sweeper.shed_connections(share, self.context.broker_lease.is_single)
 
-    def _serving(self) -> set[tuple[int, str]]:
+    def _serving(self) -> set[BrokerIdentity]:
         return {one.identity for one in self.context.broker_lease.preferred()}
 
     # -- called by connections
