@@ -28,10 +28,11 @@ from tidegate.server.bad_frames import not_taken
 from tidegate.server.limits import FRAMES_AT_ONCE, IN_FLIGHT_MAX
 from tidegate.server.muting import BLOCKED_ON_WRITE, Muting
 from tidegate.server.pending_request import CLOSED, PendingRequest
+from tidegate.server.reading_on import ReadingOn
 from tidegate.server.repeated_requests import RepeatedRequest, note_repeated
 from tidegate.server.request_memory import RequestMemory
 from tidegate.server.routes import find_route
-from tidegate.server.stalls import STALL_S, peer_has_closed, take_late
+from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
 from tidegate.telemetry.metrics import metrics
 
@@ -42,7 +43,7 @@ _HEADER_SIZE: Final = headers.FIXED.size
 _AT_ONCE: Final = range(FRAMES_AT_ONCE)
 
 
-class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
+class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
     identified_on_accept = True
     """Whether the client's organisation is known when the connection is accepted."""
 
@@ -114,7 +115,10 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
             self._take_frames()
 
     def eof_received(self) -> bool:
-        """The client closed its side: close ours."""
+        """The client closed its side: take what came before that, then close ours."""
+        if self._resuming:  # over TLS uvloop reports the end of a connection that is paused
+            self._paused = False
+            self._take_frames()
         self._ended = True
         return False
 
@@ -326,21 +330,6 @@ class Connection(Muting, RequestMemory, asyncio.BufferedProtocol):
         if not self._resuming:
             self._resuming = True
             server.loop.call_soon(self._read_on)
-
-    def _read_on(self) -> None:
-        """Take what was received before the pause, unless its client has left; read more if this reaches no limit."""
-        self._resuming = False
-        if self._ended or self._closing or self._draining:
-            return
-        self.last_active_s = perf_counter()
-        if self.last_active_s - self._paused_s > STALL_S and peer_has_closed(self):
-            self.abort()
-            return
-        self._paused = False
-        self.half_since_s += self.last_active_s - self._paused_s
-        self._take_frames()
-        if not (self._paused or self._ended or self._closing):
-            self.transport.resume_reading()
 
     # -- closing
 

@@ -17,7 +17,8 @@ from tidegate.apis.call import Client
 logger = structlog.get_logger()
 
 READS_AT_ONCE: Final = 1_024
-"""Reads after which the event loop is asked to run callbacks. After as many again, connections wait until it did."""
+"""Reads after which the event loop is asked to run callbacks. After as many again, connections wait until it did; of
+those that wait, one iteration takes as many at most."""
 
 
 class Flushed(Protocol):
@@ -33,23 +34,28 @@ class Flushed(Protocol):
 
 
 class Tick:
-    """The current iteration of the event loop."""
+    """What all connections do together in an iteration of the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.reads_left = READS_AT_ONCE
-        """Connections count their reads down; below zero they ask `exhausted`."""
+        """Connections count their reads down, over one or more iterations; below zero they ask `exhausted`."""
         self._ending = False
         self._dirty: list[Flushed] = []
 
     def exhausted(self) -> bool:
-        """Whether too many requests were read since callbacks ran: the next ones are to wait."""
+        """Whether callbacks did not run for too many reads: what is read now is to wait."""
         if self._ending:
             return True
         self._ending = True
         self.reads_left = READS_AT_ONCE - 1
         self._loop.call_soon(self._end)
         return False
+
+    def is_full(self) -> bool:
+        """Count a read; whether it is to wait."""
+        self.reads_left -= 1
+        return self.reads_left < 0 and self.exhausted()
 
     def _end(self) -> None:
         self._ending = False

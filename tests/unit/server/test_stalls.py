@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
@@ -84,6 +85,30 @@ async def test_long_stall_late_change_closes_connection_behind_replies() -> None
         assert late.recv(1 << 16) == b""
         late.close()
         await client.ask(HEARTBEAT_REQUEST)
+
+
+@on_both_loops
+async def test_long_stall_behind_a_read_that_waits_for_callbacks_change_not_made() -> None:
+    """The change was read, and waited for its turn among thousands of connections when the process stood still."""
+    handlers = Handlers()
+    async with connected(handlers) as (server, client):
+        await client.ask(HEARTBEAT_REQUEST)
+        late = raw_socket(server)
+        await until(lambda: len(server.connections) == 2)
+        deliver(server, late, encode_request(HEARTBEAT_REQUEST, 1) + encode_request(CHANGE, 2))
+
+        def exhausted() -> bool:
+            server.tick.reads_left = 10
+            asyncio.get_running_loop().call_soon(stall, server, 5)
+            return True
+
+        server.tick.reads_left = 0
+        with patch.object(server.tick, "exhausted", exhausted):
+            await until(lambda: len(server.connections) == 1)
+        assert handlers.started == ["heartbeat g"] * 2
+        assert late.recv(1 << 16)[4:8] == (1).to_bytes(4, "big")
+        assert late.recv(1 << 16) == b""
+        late.close()
 
 
 @on_both_loops

@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 
 from tests.support.certificates import Authority
 from tests.support.samples import sample
-from tests.support.wire import RawClient
+from tests.support.wire import RawClient, encode_request
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
 from tidegate.process import bind
@@ -83,6 +83,42 @@ async def test_requests_and_large_answers_over_tls(authority: Authority) -> None
             assert len(answer.responses[0].partitions[0].records) == 4 * MIB
         [connection] = server.connections
         assert connection.client.listener == "SSL" and connection.client.host == "127.0.0.1"
+
+
+def send_and_close(server: Server, context: ssl.SSLContext, *messages: bytes) -> None:
+    """Send the messages and the end of the TLS connection in one segment."""
+    with socket.create_connection(("127.0.0.1", server.ports[0])) as raw:
+        received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(received, to_send, server_hostname="127.0.0.1")
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(to_send.read())
+                received.write(raw.recv(1 << 16))
+        raw.sendall(to_send.read())
+        for message in messages:
+            tls.write(message)
+        with suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        raw.sendall(to_send.read())
+        while raw.recv(1 << 16):
+            pass
+
+
+@on_both_loops
+async def test_requests_before_the_end_are_executed_though_reads_wait_for_callbacks(authority: Authority) -> None:
+    handlers, context = Handlers(), authority.client()
+    async with serving(authority, handlers) as (server, _):
+        async with await client_of(server, context) as client:
+            await client.ask(VERSIONS)
+        server.tick.reads_left, server.tick._ending = -1, True  # as in the middle of thousands of reads
+        await asyncio.to_thread(
+            send_and_close, server, context, *[encode_request(VERSIONS, number) for number in (1, 2, 3)]
+        )
+        await until(lambda: not server.connections)
+    assert handlers.started == ["api_versions"] * 4
 
 
 @on_both_loops
