@@ -332,10 +332,10 @@ class Broker:
         """Serve. After a change of the node id close all connections, so that clients refresh their metadata."""
         node_id = self.lease.node_id
         if node_id != self._served_as:
-            self._served_as = node_id
+            self.server.refuse()
             logging_setup.bind(node_id=node_id)
             self._apply_configs()
-            self.server.refuse()
+            self._served_as = node_id
         self.server.serve(left_s)
 
     def _lease_unsure(self) -> None:
