@@ -44,7 +44,7 @@ SINGLE_NODE_ID: Final = 1
 State = Literal["starting", "serving", "draining"]
 """Only serving brokers are named as leader or coordinator, unless there are none."""
 BrokerIdentity = tuple[int, str]
-"""Node id and process: differs after a restart, and after a lease was lost."""
+"""Node id and process: differs after a restart, and after another broker took the node id."""
 
 
 @dataclass(frozen=True, slots=True)

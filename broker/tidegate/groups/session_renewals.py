@@ -19,9 +19,9 @@ RENEWAL_INTERVAL_S: Final = 0.075
 """Interval of the batches. A broker that is killed loses what waits for the next one; the members get a session grace,
 as those of a silent coordinator (`GroupExpiry.broker_silent`)."""
 RENEWED_AGAIN_S: Final = 0.5
-"""A session that was renewed more recently waits, s."""
+"""A session that was renewed more recently waits until then, s."""
 _SHARE: Final = 1 / 8
-"""It never waits longer than this share of the time for which snapshots answer: session timeouts may be short."""
+"""Nor longer than this share of the time for which snapshots answer, and one interval more: sessions may be short."""
 
 Renewals = Sequence[tuple[GroupKeys, Sequence[MemberRef]]]
 
