@@ -45,10 +45,8 @@ class SessionRenewals:
     def add(self, member: MemberSnapshot) -> None:
         """Renew the session of a member whose renewal does not wait yet (`is_renewing`)."""
         member.is_renewing = True
-        group, due_s = member.group, member.renewed_s + RENEWED_AGAIN_S
-        ref = group.keys.ref
-        if group.confirmed_for_s * _SHARE < RENEWED_AGAIN_S:
-            due_s = member.renewed_s + group.confirmed_for_s * _SHARE
+        group = member.group
+        ref, due_s = group.keys.ref, member.renewed_s + min(RENEWED_AGAIN_S, group.confirmed_for_s * _SHARE)
         if ref not in self._members:
             self._members[ref], self._due_s[ref] = [member], due_s
         else:
@@ -62,16 +60,15 @@ class SessionRenewals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._take(list(self._members))
+        self._take(list(self._members), self._clock())
 
     def _send_due(self) -> None:
         self._timer, now_s = None, self._clock()
-        self._take([ref for ref, due_s in self._due_s.items() if due_s <= now_s])
+        self._take([ref for ref, due_s in self._due_s.items() if due_s <= now_s], now_s)
         if self._members:
             self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self._send_due)
 
-    def _take(self, refs: Iterable[str]) -> None:
-        now_s = self._clock()
+    def _take(self, refs: Iterable[str], now_s: float) -> None:
         renewals = []
         for ref in refs:
             members = self._members.pop(ref)

@@ -107,7 +107,7 @@ class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
             self.splitter.feed(bytes(self.server.shared_buffer[:nbytes]))
         if self.last_active_s > self.server.trusted_until_s:
             self.server.check_trust(self.last_active_s)
-        self.server.tick.reads_left -= 1
+        self.server.tick.reads_left -= 1  # as `is_full`, without its call
         if self.server.tick.reads_left < 0 and self.server.tick.exhausted():
             self._pause()
             self.resume()
