@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from bench.cluster import Servers
 from tests.support.many_servers import ask_until, wait_until
@@ -59,10 +61,10 @@ class Watched(Servers):
     def fail_over(self) -> None:
         """Have the sentinels put another server in the primary's place, and wait until they say that they have."""
         before = self.primary_port()
-        ask_until(lambda: self.primary_port() != before, lambda: self._ask("SENTINEL FAILOVER"))
+        ask_until(lambda: self.primary_port() != before, self._ask_to_fail_over)
         self.wait_for_another(before)
 
-    @contextmanager
+    @contextlib.contextmanager
     def paused_sentinel(self, index: int) -> Iterator[None]:
         """One of them hangs, and misses what the others agree on."""
         os.kill(self._processes[index].pid, signal.SIGSTOP)
@@ -88,6 +90,25 @@ class Watched(Servers):
                 with redis.Redis(port=server.port) as client:
                     if not _follows(client, primary):
                         return False
+        return True
+
+    def _ask_to_fail_over(self) -> None:
+        wait_until(self._replicas_known)
+        self._ask("SENTINEL FAILOVER")
+
+    def _replicas_known(self) -> bool:
+        """Whether every sentinel that answers knows the replicas as such; one that hangs does nothing for 30 s after.
+
+        They look every 10 s. One that last saw a primary there, from the fail-over before, takes the server that is
+        just promoted for that one, and makes it a replica again: the fail-over that was asked for fails.
+        """
+        for port in self.sentinel_ports:
+            client = redis.Redis(
+                port=port, password=self._password or None, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)
+            )
+            with client, contextlib.suppress(redis.TimeoutError):
+                if any(replica["role-reported"] != "slave" for replica in client.sentinel_slaves(SERVICE)):
+                    return False
         return True
 
     def _ask(self, command: str) -> list[bytes]:
