@@ -15,7 +15,7 @@ import structlog
 
 from tidegate.groups.consumer.stored import instance_text
 from tidegate.groups.expire_and_retry import FaultyGroups
-from tidegate.groups.heartbeat_snapshots import SESSION_SHARE, GroupSnapshot, HeartbeatSnapshots, MemberSnapshot
+from tidegate.groups.heartbeat_snapshots import GroupSnapshot, HeartbeatSnapshots, MemberSnapshot, confirmed_for_s
 from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import Renewals, SessionRenewals
 from tidegate.groups.tick_batch import Gathered, TickBatch
@@ -152,15 +152,15 @@ class EpochHeartbeats:
 
     def _use(self, snapshot: GroupSnapshot, interval_ms: int, timeout_ms: int, version: int) -> GroupSnapshot | None:
         """The snapshot, if what the script returned of its group is what it has; a new one takes that over."""
-        confirmed_for_s = timeout_ms / 1000 * SESSION_SHARE
+        far_s = confirmed_for_s(timeout_ms / 1000)
         if snapshot.members and timeout_ms:
             if (snapshot.heartbeat_interval_ms, snapshot.topics_version) != (interval_ms, version):
                 self.snapshots.discard(snapshot.keys)
                 return None
-            snapshot.confirmed_for_s = min(snapshot.confirmed_for_s, confirmed_for_s)
+            snapshot.confirmed_for_s = min(snapshot.confirmed_for_s, far_s)
         elif timeout_ms:
             snapshot.heartbeat_interval_ms, snapshot.topics_version = interval_ms, version
-            snapshot.confirmed_for_s = confirmed_for_s
+            snapshot.confirmed_for_s = far_s
         return snapshot
 
     def _note(

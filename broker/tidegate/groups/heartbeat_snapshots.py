@@ -22,15 +22,20 @@ from tidegate.store.subscription_proof import SubscriptionProof
 
 MEMBERS_MAX: Final = 20_000
 """Members in the snapshots of one broker, about 600 bytes each; the oldest snapshots are discarded."""
-SESSION_SHARE: Final = 2 / 3
-"""Share of a session timeout during which a confirmed session counts as far from its deadline; of a classic group the
-shortest timeout that is permitted counts."""
+_SESSION_SHARE: Final = 2 / 3
+_RENEWAL_S: Final = 0.15
+"""Within which a heartbeat that was answered has renewed its session: a batch goes out every 75 ms."""
+
+
+def confirmed_for_s(timeout_s: float) -> float:
+    """How long a session of that timeout counts as far from its deadline once it is confirmed. Both in seconds."""
+    return max(0.0, min(timeout_s * _SESSION_SHARE, timeout_s - _RENEWAL_S))
 
 
 class GroupSnapshot:
     """The members of one group whose heartbeats are answered with NONE. `is_current` ends with the first message.
 
-    `confirmed_for_s` is how long a confirmed session counts as far from its deadline. Groups with member epochs have a
+    `confirmed_for_s` is for the shortest session timeout that its members may have. Groups with member epochs have a
     `heartbeat_interval_ms` (0: the broker's setting) and the `topics_version` for which they are at rest.
     """
 
@@ -62,7 +67,7 @@ class HeartbeatSnapshots:
 
     def __init__(self, store: Store, clock: Callable[[], float], coordinates: Callable[[int], bool]) -> None:
         self._store, self._clock, self._coordinates = store, clock, coordinates
-        self._confirmed_for_s = store.settings.group_min_session_timeout_ms / 1000 * SESSION_SHARE
+        self._confirmed_for_s = confirmed_for_s(store.settings.group_min_session_timeout_ms / 1000)
         self._groups: dict[str, GroupSnapshot] = {}
         self._member_count = 0
         self.proof = SubscriptionProof(store, self.discard_all, clock)

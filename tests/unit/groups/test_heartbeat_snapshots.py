@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tidegate.groups import heartbeat_snapshots
+from tidegate.groups.heartbeat_snapshots import confirmed_for_s
 from tidegate.groups.heartbeats import HEARTBEAT, Heartbeats
 from tidegate.groups.model import MemberRef
 from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S, RENEWED_AGAIN_S
@@ -298,13 +299,35 @@ async def test_token_is_not_sent_without_both_connections() -> None:
 async def test_session_confirmed_long_ago_the_script_answers() -> None:
     bench = await proven()
     await bench.confirmed()
-    share_s = bench.store.settings.group_min_session_timeout_ms / 1000 * heartbeat_snapshots.SESSION_SHARE
+    shortest_s = bench.store.settings.group_min_session_timeout_ms / 1000
 
-    bench.now_s += share_s - 0.1
+    bench.now_s += confirmed_for_s(shortest_s) - 0.1
     bench.prove()
     assert await bench.heartbeat()
     bench.now_s += 0.2
     bench.prove()
+    assert not await bench.heartbeat()
+
+
+@pytest.mark.parametrize("timeout_s", [0.2, 0.3, 0.6, 6.0])
+async def test_last_heartbeat_that_a_snapshot_answers_is_renewed_before_its_session_expires(timeout_s: float) -> None:
+    bench = await proven()
+    bench.heartbeats.snapshots._confirmed_for_s = confirmed_for_s(timeout_s)
+    await bench.confirmed()
+    expires_s = bench.now_s + timeout_s
+    bench.now_s += confirmed_for_s(timeout_s) - 0.001
+    bench.prove()
+    assert await bench.heartbeat()
+
+    assert bench.renew(RENEWAL_INTERVAL_S) == [1, "m", 1, ""]
+    assert bench.now_s < expires_s - 0.05
+
+
+async def test_session_too_short_for_a_renewal_the_script_answers() -> None:
+    bench = await proven()
+    bench.heartbeats.snapshots._confirmed_for_s = confirmed_for_s(0.1)
+    await bench.confirmed()
+
     assert not await bench.heartbeat()
 
 
