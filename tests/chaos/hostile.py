@@ -26,9 +26,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import REPOSITORY, BrokerProcess, Cluster
+from tests.kit.wire import decode_response, encode_request
 from tests.support.log_broker import produce_request
 from tests.support.processor_waits import waited_s
-from tests.support.wire import decode_response, encode_request
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.server.stalls import LATE_S
 

@@ -24,13 +24,13 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
-from tests.support.members import Member
 from tests.support.redis_cluster import Sharded
 from tests.support.sentinels import Watched
 from tests.support.valkey import ValkeyServer
-from tests.support.wire import RawClient
 
 TOPIC: Final = "recovery"
 COUNT: Final = 6

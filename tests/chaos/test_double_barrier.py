@@ -20,11 +20,11 @@ from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
 from bench.cluster import CONNECTIONS_STAY, Cluster
+from tests.kit.member import JOIN, Member, coordinator, subscription
+from tests.kit.wire import RawClient
 from tests.support.barriers import SHORT_MS, Group, plan, stabilize
 from tests.support.broker_logs import complaints, tracebacks
-from tests.support.members import JOIN, Member, coordinator, subscription
 from tests.support.proxy import BOTH, Way
-from tests.support.wire import RawClient
 
 SETTINGS = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200",

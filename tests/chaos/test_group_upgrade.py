@@ -29,12 +29,12 @@ from bench.cluster import Cluster
 from bench.jars import NEWEST_KAFKA_VERSION, PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from tests.chaos.test_outside_clients import acknowledged_of
+from tests.kit.wire import RawClient, request_type
 from tests.outside.client_group import TOPIC, Process
 from tests.outside.group_journals import Observer, Programs, StoredGroups, programs, read_by, wait_until
 from tests.outside.history import GroupHistory
 from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
-from tests.support.wire import RawClient, request_type
 
 GROUP: Final = "upgraded"
 MEMBERS: Final = 20

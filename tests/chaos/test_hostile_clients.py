@@ -36,8 +36,8 @@ from tests.chaos.hostile import (
     measure_work,
     measured_broker,
 )
+from tests.kit.wire import decode_response, encode_request
 from tests.support.log_broker import produce_request
-from tests.support.wire import decode_response, encode_request
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch, encode_record, seal
 from tidegate.server.limits import EXHAUSTED_S

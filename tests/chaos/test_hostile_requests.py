@@ -28,8 +28,8 @@ from tests.chaos.hostile import (
     measure,
     measured_broker,
 )
+from tests.kit.wire import decode_response, encode_request
 from tests.support.log_broker import produce_request
-from tests.support.wire import decode_response, encode_request
 from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
 from tidegate.protocol.primitives import uvarint
 from tidegate.protocol.produce_request import PARTITIONS_MAX

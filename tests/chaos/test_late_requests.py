@@ -18,10 +18,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
+from tests.kit.member import Member, module
+from tests.kit.wire import RawClient
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
-from tests.support.members import Member, module
-from tests.support.wire import RawClient
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT, CONSUMER_HEARTBEAT = 3, 19, 20, 2, 8, 68
 TOPIC, GROUP = "orders", "readers"

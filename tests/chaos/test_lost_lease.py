@@ -19,9 +19,9 @@ from kio.static.constants import EntityType
 from redis import Redis
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
-from tests.support.members import Member
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.cluster.broker_lease import NODE_ID_QUARANTINE_MS
 from tidegate.settings import Settings
 from tidegate.store.store import Store

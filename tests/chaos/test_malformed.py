@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from bench.cluster import Cluster
+from tests.kit.wire import RawClient, encode_request
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request
 from tidegate.apis.registry import load_all
 from tidegate.protocol.schemas import load_request_schema
 from tidegate.protocol.versions import is_old

@@ -30,7 +30,7 @@ from tests.chaos.hostile import (
 )
 from tests.chaos.test_hostile_clients import commit, commit_codes, join, poisons, produce, produced
 from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS
-from tests.support.wire import decode_response
+from tests.kit.wire import decode_response
 from tidegate.protocol.primitives import uvarint
 from tidegate.records.build import NewRecord, build_batch
 

@@ -39,6 +39,7 @@ from tests.conformance.test_java_streams import COUNTS, LINES, TASKS, Words, run
 from tests.conformance.test_java_streams import GROUP as STREAMS
 from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds, now_ns
+from tests.kit.wire import RawClient
 from tests.outside.client_group import PARTITIONS, TOPIC, writer
 from tests.outside.group_journals import (
     PROGRAMS,
@@ -53,7 +54,6 @@ from tests.outside.group_journals import (
 from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 
 LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
 CONSUMERS, WORKERS = "consumers", "workers"

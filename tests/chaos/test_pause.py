@@ -15,9 +15,9 @@ from kio.static.constants import EntityType
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.broker_logs import tracebacks
-from tests.support.members import Member
-from tests.support.wire import RawClient
 
 MEMBERS = 9
 TOPIC, GROUP = "paused", "paused-group"

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 
 import tidegate.app  # noqa: F401 - declares the scripts that no API does
 from bench.cluster import CONNECTIONS_STAY, Cluster
+from tests.kit.member import Member, subscription
+from tests.kit.wire import RawClient
 from tests.support.barriers import stabilize
-from tests.support.members import Member, subscription
-from tests.support.wire import RawClient
 from tidegate.apis.registry import load_all
 from tidegate.settings import Settings
 from tidegate.store.scripts import library, registered

@@ -12,12 +12,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster, free_port
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.barriers import stabilize
 from tests.support.broker_logs import tracebacks
 from tests.support.load import Load
-from tests.support.members import Member
 from tests.support.sentinels import Watched
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.server import sweeping
 from tidegate.settings import Settings

@@ -17,9 +17,9 @@ from kio.schema.errors import ErrorCode
 from bench.cluster import Cluster
 from bench.jars import PeerUnavailable, classpath
 from tests.kit.forked_cluster import ForkedCluster
+from tests.kit.wire import RawClient
 from tests.support.log_broker import fetch_request
 from tests.support.plain_archive import archive_topic
-from tests.support.wire import RawClient
 from tidegate_pipeline.archive.segment_writer import Shape
 from tidegate_pipeline.redis_access import connect
 from tidegate_pipeline.topics import read_topics

@@ -16,8 +16,8 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopi
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from bench.cluster import Cluster
+from tests.kit.wire import RawClient, decode_response, encode_request, request_type
 from tests.support.log_broker import fetch_request, produce_request
-from tests.support.wire import RawClient, decode_response, encode_request, request_type
 from tidegate.protocol.primitives import uvarint
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch

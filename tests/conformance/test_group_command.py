@@ -24,8 +24,8 @@ from yarl import URL
 
 from bench.cluster import Cluster
 from tests.kit.forked_cluster import ForkedCluster
-from tests.support.members import Member
-from tests.support.wire import RawClient
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tidegate.cli.client.group_guard import Guard
 from tidegate.cli.client.group_requests import Place
 from tidegate.command_line import command_line

@@ -39,7 +39,7 @@ from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from tests.kit.forked_cluster import ForkedCluster
-from tests.support.wire import decode_response, encode_request, request_type
+from tests.kit.wire import decode_response, encode_request, request_type
 from tidegate.cli.client import access
 from tidegate.cli.main import command_line
 from tidegate.security import acls

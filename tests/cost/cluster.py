@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 from unittest.mock import patch
 
 from tests.cost.counting import COLUMNS, CountedRedis, CountedServer, Counters, SteadyFabric
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation import outside
 from tests.simulation.brokers import Broker
 from tests.simulation.loop import SimLoop
@@ -19,7 +20,6 @@ from tests.simulation.network import Network
 from tests.simulation.redis_link import SERVER_OPTIONS
 from tests.support import clock
 from tests.support.valkey import ValkeyServer
-from tests.support.wire import decode_response, encode_request
 from tidegate.groups import session_renewals
 from tidegate.settings import Settings
 

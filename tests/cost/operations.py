@@ -11,11 +11,11 @@ from kio.schema.errors import ErrorCode
 
 from tests.cost.cluster import WARM_UPS, Action, Client, Cluster, Cost
 from tests.cost.counting import script_files
+from tests.kit.member import subscription
 from tests.simulation.frames import pack_assignment
 from tests.simulation.wire import message
 from tests.support import clock
 from tests.support.logs import batch_bytes
-from tests.support.members import subscription
 from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S
 
 TOPIC: Final = "t"

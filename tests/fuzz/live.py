@@ -30,10 +30,10 @@ from kio.serial.errors import OutOfBoundValue
 from bench.cluster import REPOSITORY, Cluster
 from tests.chaos.hostile import CALLBACK_MS_MAX, measured_broker
 from tests.fuzz.requests import GROUPS, TOPICS, frame
+from tests.kit.wire import RawClient, decode_response
 from tests.support.broker_logs import tracebacks
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
-from tests.support.wire import RawClient, decode_response
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol.versions import is_old
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 from kio.index import load_payload_module
 from kio.static.constants import EntityType
 
+from tests.kit.wire import RawClient
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.processor_waits import waited_s
-from tests.support.wire import RawClient
 
 TOPIC: Final = "neighbour"
 EVERY_S: Final = 0.01

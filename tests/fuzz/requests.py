@@ -26,8 +26,8 @@ from kio.serial._introspect import (
     is_optional,
 )
 
+from tests.kit.wire import encode_request
 from tests.support.versions import VERSIONS
-from tests.support.wire import encode_request
 from tidegate.protocol.schemas import load_request_schema
 from tidegate.protocol.versions import is_old
 from tidegate.records.batch import Codec

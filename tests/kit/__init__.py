@@ -1,1 +1,1 @@
-"""The test kit: one history of operations and one checker, the faults, the clients and the processes that feed them."""
+"""The test kit: one wire client, one scripted member, one history with one checker, faults, clients and processes."""

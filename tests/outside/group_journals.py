@@ -24,10 +24,10 @@ from kio.schema.errors import ErrorCode
 
 from bench.clients import Command, go_program, newest_java_program, python_program
 from tests.kit.history import Acknowledgement, CommittedFetch, Delivery, Operation, Outcome, now_ns
+from tests.kit.wire import RawClient
 from tests.outside.client_group import TOPIC
 from tests.outside.history import GroupHistory
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.store.keys import GroupKeys
 
 REMOVALS: Final = ("member_left", "member_expired", "member_replaced")

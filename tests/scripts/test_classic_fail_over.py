@@ -11,11 +11,11 @@ import pytest
 import redis
 from kio.schema.errors import ErrorCode
 
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.barriers import stabilize
-from tests.support.members import Member
 from tests.support.proxy import Proxy
 from tests.support.valkey import ValkeyServer, free_port
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.server import sweeping
 from tidegate.settings import Settings

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.support.members import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
+from tests.kit.member import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
+from tests.kit.wire import RawClient
 from tests.support.valkey import ValkeyServer, free_port
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.settings import Settings
 from tidegate.store.store import Store

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.member import Member, subscription
 from tests.support.consumer_wire import LIST, Wire, code, wire_of
-from tests.support.members import Member, subscription
 from tests.support.valkey import ValkeyServer
 from tidegate.protocol.consumer_blobs import assigned_partitions, write_assignment
 

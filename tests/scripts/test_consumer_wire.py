@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.member import subscription
 from tests.support.consumer_wire import HEARTBEAT, JOIN, LEAVE, LIST, Wire, code, wire_of
-from tests.support.members import subscription
 from tests.support.valkey import ValkeyServer
 from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.protocol.schemas import load_request_schema

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.members import module
+from tests.kit.member import module
 from tests.support.whole_broker import WholeBroker
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys

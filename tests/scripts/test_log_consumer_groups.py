@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.member import subscription
 from tests.scripts.test_consumer_configs import configure
 from tests.support.consumer_wire import HEARTBEAT, JOIN, Wire, code, wire_of
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
-from tests.support.members import subscription
 from tests.support.valkey import ValkeyServer
 from tidegate.groups.consumer.model import HeartbeatAnswer, HeartbeatRequest, Partitions
 from tidegate.protocol.schemas import load_request_schema

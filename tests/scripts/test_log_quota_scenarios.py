@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import RawClient
 from tests.scripts.test_quota_apis import ALICE, EXCEEDED, INVALID, NONE, alter, broker, describe
 from tests.scripts.test_security_scenarios import NO_TOPICS, Listener, listening
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.valkey import ValkeyServer
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.apis.call import BrokerContext
 from tidegate.records.build import NewRecord, build_batch
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import RawClient
 from tests.scripts.test_record_groups import IDS, KEY, offsets, pending, position
 from tests.scripts.test_record_log import read
 from tests.support.whole_broker import ClientOf, WholeBroker, request
-from tests.support.wire import RawClient
 from tidegate.apis import consumer_groups, registry
 from tidegate.server.listener import Server
 from tidegate.settings import Settings

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode as E
 
+from tests.kit.wire import RawClient
 from tests.scripts.test_security_scenarios import (
     CLUSTER,
     GROUP,
@@ -27,7 +28,6 @@ from tests.support.samples import sample
 from tests.support.valkey import ValkeyServer
 from tests.support.versions import VERSIONS
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.protocol.schemas import load_request_schema
 
 CREATE, DELETE, DESCRIBE, CLUSTER_ACTION = 5, 6, 8, 9

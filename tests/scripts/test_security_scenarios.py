@@ -15,11 +15,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 from scramp import ScramClient
 
+from tests.kit.wire import RawClient
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.transactions import transactional
 from tests.support.valkey import ValkeyServer, free_port
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.security.users import SCRAM_MECHANISMS

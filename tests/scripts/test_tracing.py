@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from tests.kit.wire import RawClient
 from tests.support.whole_broker import WholeBroker
 from tests.support.whole_broker import request as asked
-from tests.support.wire import RawClient
 from tidegate.apis import registry
 from tidegate.server.listener import Server
 from tidegate.server.pending_request import PendingRequest

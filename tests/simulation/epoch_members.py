@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Assigned, Commit, Outcome, Revoked
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.contact import Contact
 from tests.simulation.members import TOPIC
 from tests.simulation.wire import Disconnected, Wire, message
-from tests.support.wire import decode_response, encode_request
 
 if TYPE_CHECKING:
     from tests.simulation.epoch_traffic import EpochGroupHistory, EpochTraffic

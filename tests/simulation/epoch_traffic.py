@@ -18,11 +18,11 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.checker import check, summary
 from tests.kit.history import CommittedFetch, History, Removed
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.epoch_members import SESSION_S, EpochMember, StreamsThread, names
 from tests.simulation.history import EARLY_MS, Violation
 from tests.simulation.members import TOPIC
 from tests.simulation.wire import Disconnected, Wire, message
-from tests.support.wire import decode_response, encode_request
 from tidegate.groups import configs
 
 if TYPE_CHECKING:

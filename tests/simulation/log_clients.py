@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Outcome, Poll, Records, Send
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.wire import Disconnected, Wire, message
 from tests.support.log_broker import fetch_request, produce_request
-from tests.support.wire import decode_response, encode_request
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.record import read_records

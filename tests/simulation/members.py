@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from tests.kit.member import subscription
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.contact import Contact
 from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment, versions_frame
 from tests.simulation.history import GroupHistory
 from tests.simulation.wire import Disconnected, Wire, message
-from tests.support.members import subscription
-from tests.support.wire import decode_response, encode_request
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Acknowledgement, Delivery, Outcome
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.wire import Disconnected, Wire, message
-from tests.support.wire import decode_response, encode_request
 from tidegate.records.batch import iter_headers
 from tidegate.records.record import read_records
 

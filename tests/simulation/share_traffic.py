@@ -16,12 +16,12 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.history import Violation
 from tests.simulation.share_members import LOCK_S, SharedRecord, ShareMember
 from tests.simulation.wire import Disconnected, Wire
 from tests.support import clock
 from tests.support.log_broker import produce_request
-from tests.support.wire import decode_response, encode_request
 from tidegate.groups import configs
 from tidegate.records.build import NewRecord, build_batch
 

@@ -6,7 +6,7 @@ import asyncio
 from time import perf_counter
 from typing import Any
 
-from tests.support import wire
+from tests.kit import wire
 from tidegate.apis import registry
 from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.apis.registry import error_response

@@ -10,9 +10,9 @@ import redis
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess, Cluster
-from tests.support.members import Member
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.proxy import Proxy
-from tests.support.wire import RawClient
 from tidegate.store.keys import GroupKeys
 
 LONG_MS, SHORT_MS = 120_000, 5_000

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
-from tests.support.members import Member
+from tests.kit.member import Member
+from tests.kit.wire import RawClient
 from tests.support.valkey import ValkeyServer, free_port
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+from tests.kit.wire import RawClient
 from tests.support.valkey import ValkeyServer, free_port
-from tests.support.wire import RawClient
 from tidegate.app import App
 from tidegate.settings import Settings
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import BrokerProcess
-from tests.support.members import Member, coordinator
+from tests.kit.member import Member, coordinator
+from tests.kit.wire import RawClient
 from tests.support.proxy import Proxy
-from tests.support.wire import RawClient
 
 TOPIC: Final = "t"
 STRIDE: Final = 1_000_000

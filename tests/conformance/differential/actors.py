@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tests.conformance.differential.conversation import Conversation, Exchange
 from tests.conformance.differential.sides import Side
-from tests.support.members import subscription
+from tests.kit.member import subscription
 
 Ref = Callable[[Side], Any]
 """A value that each target has its own of."""

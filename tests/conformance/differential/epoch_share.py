@@ -10,8 +10,8 @@ from typing import Any, Final
 from tests.conformance.differential.deliveries import Deliveries
 from tests.conformance.differential.lockstep import Conversation, Target, make_topics
 from tests.conformance.differential.messages import build_by_key
+from tests.kit.wire import RawClient
 from tests.support.logs import batch_bytes
-from tests.support.wire import RawClient
 
 _STEPS: Final = (20, 45)
 _RECORDS_MAX: Final = 6

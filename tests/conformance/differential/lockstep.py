@@ -24,7 +24,7 @@ from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential.messages import PEER_VERSION, build, build_by_key
 from tests.conformance.differential.observed import Allowed, Difference, Tally, compare
-from tests.support.wire import RawClient
+from tests.kit.wire import RawClient
 
 TOPICS: Final = {"t4": 4, "t2": 2, "t1": 1}
 """The topics of every conversation, with their partitions."""

@@ -14,7 +14,7 @@ from tests.conformance.differential.lockstep import Ended, Target, Targets, make
 from tests.conformance.differential.log_batches import RECENT, Shape, batches_in
 from tests.conformance.differential.messages import build_by_key
 from tests.conformance.differential.observed import CLOSED, Allowed, Difference
-from tests.support.wire import RawClient
+from tests.kit.wire import RawClient
 
 _TIMES: Final = frozenset({
     "timestamp", "last_timestamp", "log_append_time", "transaction_start_time",

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from bench.jars import NEWEST_KAFKA_VERSION
-from tests.support.wire import request_type
+from tests.kit.wire import request_type
 
 PEER_VERSION: Final = os.environ.get("TIDEGATE_TEST_KAFKA", NEWEST_KAFKA_VERSION)
 """The Apache Kafka that is compared with."""

@@ -13,7 +13,7 @@ from tests.conformance.differential.conversation import Conversation
 from tests.conformance.differential.messages import VERSIONS
 from tests.conformance.differential.sides import Side
 from tests.conformance.differential.targets import FULL, PROMPT, Profile
-from tests.support.members import subscription
+from tests.kit.member import subscription
 
 _STEPS: Final = (15, 40)
 _NAMES: Final = ("range", "sticky", "uniform")

@@ -12,7 +12,7 @@ from tests.conformance.differential.messages import API_KEYS, VERSIONS
 from tests.conformance.differential.normalise import Names
 from tests.conformance.differential.observed import CLOSED
 from tests.conformance.differential.targets import Target
-from tests.support.wire import RawClient
+from tests.kit.wire import RawClient
 
 _GROUP_APIS: Final = {API_KEYS[api] for api in VERSIONS}
 _WITHOUT_EFFECT: Final = ("inconsistent_group_protocol", "invalid_session_timeout", "unknown_server_error")

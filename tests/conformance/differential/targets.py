@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential.messages import PEER_VERSION, build
-from tests.support.wire import RawClient
+from tests.kit.wire import RawClient
 
 BROKERS: Final = 2
 TOPICS: Final = {"orders": 3, "payments": 2}

@@ -24,8 +24,8 @@ from bench.cluster import Cluster, free_port
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential.authorization_calls import CALLS, NOT_CALLED, CallOfApi, Resources
+from tests.kit.wire import RawClient
 from tests.support.whole_broker import request
-from tests.support.wire import RawClient
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.security.acls import OPERATIONS_OF, Operation, ResourceType
 from tidegate.server.authorization.rules import RULES

@@ -17,7 +17,7 @@ from tests.conformance.differential.messages import VERSIONS, build
 from tests.conformance.differential.normalise import Names, normalise
 from tests.conformance.differential.observed import ABSENT, CLOSED, PARKED, Difference, compare
 from tests.conformance.differential.report import Report
-from tests.support.wire import decode_response, encode_request
+from tests.kit.wire import decode_response, encode_request
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

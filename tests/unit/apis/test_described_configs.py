@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.support import wire
+from tests.kit import wire
 from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.protocol.versions import Fields
 from tidegate.topics.config_keys import ConfigType

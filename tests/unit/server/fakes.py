@@ -17,7 +17,7 @@ import uvloop
 from kio.schema.create_topics.v7.response import CreateTopicsResponse
 from kio.schema.errors import ErrorCode
 
-from tests.support.wire import RawClient
+from tests.kit.wire import RawClient
 from tidegate.apis.call import BrokerContext, Call
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol import group_writers, log_writers

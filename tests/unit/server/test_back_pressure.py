@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
+from tests.kit.wire import RawClient, encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     FETCH,

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+from tests.kit.wire import RawClient
 from tests.support.log_broker import fetch_request
-from tests.support.wire import RawClient
 from tests.unit.apis.fakes import FakeBroker, FakeLog
 from tests.unit.server.fakes import on_both_loops, until
 from tests.unit.server.test_scopes import Judge

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     HEARTBEAT,

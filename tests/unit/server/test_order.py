@@ -12,8 +12,8 @@ from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v9.request import JoinGroupRequest
 
+from tests.kit.wire import RawClient, encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import FETCH, PRODUCE, Handlers, another, closed, connected, on_both_loops, until
 
 FETCHES: Any = sample(request_type(FETCH, 12))

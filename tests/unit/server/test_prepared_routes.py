@@ -9,7 +9,7 @@ import threading
 import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from tests.support.wire import RawClient, encode_request
+from tests.kit.wire import RawClient, encode_request
 from tests.unit.server.fakes import API_VERSIONS, FETCH, HEARTBEAT, Handlers, another, connected, on_both_loops, until
 from tests.unit.server.test_order import VERSIONS, heartbeats
 from tidegate.apis import registry

@@ -9,8 +9,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import RawClient
 from tests.support.log_broker import produce_request
-from tests.support.wire import RawClient
 from tests.unit.apis.fakes import FakeBroker, FakeLog
 from tests.unit.server.fakes import on_both_loops, until
 from tidegate.apis import registry

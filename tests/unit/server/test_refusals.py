@@ -13,8 +13,8 @@ import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
+from tests.kit.wire import RawClient, decode_response, encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import RawClient, decode_response, encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     FETCH,

@@ -11,8 +11,8 @@ from kio.schema.create_topics.v7.request import CreateTopicsRequest
 from kio.schema.heartbeat.v0.request import HeartbeatRequest as HeartbeatV0
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
+from tests.kit.wire import encode_request
 from tests.support.samples import sample
-from tests.support.wire import encode_request
 from tests.unit.server.fakes import HEARTBEAT, Handlers, connected, on_both_loops, until
 from tidegate.apis.call import Call, Repeat
 from tidegate.protocol import group_writers

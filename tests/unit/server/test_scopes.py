@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.kit.wire import encode_request
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
-from tests.support.wire import encode_request
 from tidegate.apis import registry
 from tidegate.apis.call import Client
 from tidegate.protocol.api_keys import ApiKey

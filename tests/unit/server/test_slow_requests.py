@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
+from tests.kit.wire import RawClient, encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import PRODUCE, Handlers, another, closed, connected, on_both_loops, until
 from tidegate.http.health import Health
 from tidegate.server import limits

@@ -9,8 +9,8 @@ from unittest.mock import patch
 
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
+from tests.kit.wire import encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import encode_request, request_type
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
     FETCH,

@@ -13,8 +13,8 @@ import pytest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.join_group.v9.request import JoinGroupRequest
 
+from tests.kit.wire import RawClient, encode_request, request_type
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request, request_type
 from tests.unit.server.fakes import (
     FETCH,
     PRODUCE,

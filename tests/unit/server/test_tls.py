@@ -17,9 +17,9 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.fetch.v12.request import FetchRequest
 from structlog.testing import capture_logs
 
+from tests.kit.wire import RawClient, encode_request
 from tests.support.certificates import Authority
 from tests.support.samples import sample
-from tests.support.wire import RawClient, encode_request
 from tests.unit.server.fakes import Handlers, closed, on_both_loops, until
 from tidegate.apis.call import BrokerContext
 from tidegate.process import bind

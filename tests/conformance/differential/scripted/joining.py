@@ -6,7 +6,7 @@ from tests.conformance.differential.actors import Member, Protocols, delete, des
 from tests.conformance.differential.catalogue import conversation
 from tests.conformance.differential.conversation import Conversation
 from tests.conformance.differential.messages import VERSIONS
-from tests.support.members import subscription
+from tests.kit.member import subscription
 
 
 def named(*names: str, metadata: bytes = b"m") -> Protocols:

@@ -9,7 +9,7 @@ from tests.conformance.differential.catalogue import conversation
 from tests.conformance.differential.conversation import Conversation
 from tests.conformance.differential.messages import VERSIONS
 from tests.conformance.differential.sides import Side
-from tests.support.members import subscription
+from tests.kit.member import subscription
 
 OTHER = (("range", subscription(["payments"])),)
 BOTH = (("range", b"m"), ("rr", b"m"))

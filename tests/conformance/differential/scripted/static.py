@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conformance.differential.actors import Member, delete_offsets, describe, fetch, form, leave
 from tests.conformance.differential.catalogue import conversation
 from tests.conformance.differential.conversation import Conversation
-from tests.support.members import subscription
+from tests.kit.member import subscription
 
 OTHER = (("range", subscription(["payments"])),)
 
