@@ -20,8 +20,7 @@ from redis import Redis
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.kit.member import Member
-from tests.kit.wire import RawClient
-from tests.support.whole_broker import request
+from tests.kit.wire import RawClient, request
 from tidegate.cluster.broker_lease import NODE_ID_QUARANTINE_MS
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -109,8 +108,8 @@ def ready(broker: BrokerProcess) -> bool:
 
 async def set_message_max_bytes(client: RawClient, node_id: str, size: str) -> None:
     """Store the largest batch of one broker."""
-    config = {"kind": "AlterableConfig", "name": "message.max.bytes", "config_operation": 0, "value": size}
-    resource = {"kind": "AlterConfigsResource", "resource_type": 4, "resource_name": node_id, "configs": [config]}
+    config = {"name": "message.max.bytes", "config_operation": 0, "value": size}
+    resource = {"resource_type": 4, "resource_name": node_id, "configs": [config]}
     answer = await client.ask(request(44, 1, resources=[resource], validate_only=False))
     assert answer.responses[0].error_code is ErrorCode.none
 
@@ -118,7 +117,7 @@ async def set_message_max_bytes(client: RawClient, node_id: str, size: str) -> N
 async def becomes(client: RawClient, size: str) -> bool:
     """Whether the broker asked comes to this largest batch of topic `t`, which has none of its own."""
     resource = {
-        "kind": "DescribeConfigsResource", "resource_type": 2, "resource_name": "t",
+        "resource_type": 2, "resource_name": "t",
         "configuration_keys": ["max.message.bytes"],
     }  # fmt: skip
     describe = request(32, 4, resources=[resource], include_synonyms=False, include_documentation=False)
@@ -188,7 +187,7 @@ async def test_lease_another_node_id_closes_clients_and_continues_under_it(clust
 async def test_configs_of_the_node_id_change_with_it(cluster: Cluster) -> None:
     one, two = add(cluster), add(cluster)
     async with await RawClient.connect(one.address) as client:
-        created = {"kind": "CreatableTopic", "name": "t", "num_partitions": 1, "replication_factor": 1}
+        created = {"name": "t", "num_partitions": 1, "replication_factor": 1}
         topics = [{**created, "assignments": [], "configs": []}]
         await client.ask(request(19, 7, topics=topics, timeout=timedelta(seconds=60), validate_only=False))
         await set_message_max_bytes(client, "1", "1000")

@@ -39,7 +39,7 @@ from tests.conformance.test_java_streams import COUNTS, LINES, TASKS, Words, run
 from tests.conformance.test_java_streams import GROUP as STREAMS
 from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds, now_ns
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.outside.client_group import PARTITIONS, TOPIC, writer
 from tests.outside.group_journals import (
     PROGRAMS,
@@ -53,7 +53,6 @@ from tests.outside.group_journals import (
 )
 from tests.outside.journal import journals_directory
 from tests.support.broker_logs import complaints, tracebacks
-from tests.support.whole_broker import request
 
 LENGTH_S = float(os.environ.get("TIDEGATE_OUTSIDE_S", "30"))
 CONSUMERS, WORKERS = "consumers", "workers"
@@ -77,13 +76,11 @@ def configure(admin: AdminClient, group: str, configs: dict[str, str]) -> None:
 
 async def start_offsets(address: str, group: str) -> dict[str, int]:
     """Partition -> start offset of the share-partition, by DescribeShareGroupOffsets."""
-    topics = [
-        {"kind": "DescribeShareGroupOffsetsRequestTopic", "topic_name": TOPIC, "partitions": tuple(range(PARTITIONS))}
-    ]
+    topics = [{"topic_name": TOPIC, "partitions": tuple(range(PARTITIONS))}]
     asked = request(
         DESCRIBE_SHARE_GROUP_OFFSETS,
         0,
-        groups=[{"kind": "DescribeShareGroupOffsetsRequestGroup", "group_id": group, "topics": topics}],
+        groups=[{"group_id": group, "topics": topics}],
     )
     async with await RawClient.connect(address) as client:
         (found,) = (await client.ask(asked)).groups

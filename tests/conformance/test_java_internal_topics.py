@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.test_java import jars, java
+from tests.kit.wire import request
 from tests.support.internal_topics import published_topics
 from tests.support.transactions import MARKER_WAIT_S
-from tests.support.whole_broker import request
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.topics.names import CONSUMER_OFFSETS

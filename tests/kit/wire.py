@@ -1,71 +1,15 @@
-"""A raw Kafka client for tests: one connection, any API at any version, written and read by kio."""
+"""A raw Kafka client for tests: one connection, any API at any version."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import struct
-from functools import cache
-from typing import Any, Final
+from typing import Any
 
-from kio.serial import entity_reader, entity_writer
+from bench.frames import decode_response, encode_request, request, request_of_version, request_type
 
-from tidegate.protocol.schema_walk import plan_of
-from tidegate.protocol.schemas import load_request_schema, load_response_schema
-
-_DESCRIBE_TRANSACTIONS: Final = 65
-"""A transaction that has not begun has the time -1, which kio does not read; it is read as 0."""
-
-
-@cache
-def _writer(api_key: int, version: int) -> Any:
-    return entity_writer(load_request_schema(api_key, version))
-
-
-@cache
-def _reader(api_key: int, version: int) -> Any:
-    return entity_reader(load_response_schema(api_key, version))
-
-
-@cache
-def request_type(api_key: int, version: int) -> Any:
-    """kio's class of a request; nested classes are found in its module."""
-    return load_request_schema(api_key, version)
-
-
-@cache
-def _answer_header(api_key: int, version: int) -> int:
-    return int(load_response_schema(api_key, version).__header_schema__.__version__)
-
-
-def encode_request(request: Any, correlation_id: int, client_id: str | None = "raw") -> bytes:
-    """A whole frame: length, header, body."""
-    schema = type(request)
-    api_key, version = int(schema.__api_key__), int(schema.__version__)
-    header = struct.pack(">hhi", api_key, version, correlation_id)
-    header += struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
-    if schema.__header_schema__.__version__ == 2:
-        header += b"\x00"
-    body = io.BytesIO()
-    _writer(api_key, version)(body, request)
-    payload = header + body.getvalue()
-    return struct.pack(">i", len(payload)) + payload
-
-
-def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
-    """Correlation id and response of a frame without its length; the whole frame must be used up."""
-    (correlation_id,) = struct.unpack_from(">i", frame)
-    offset = 4
-    if _answer_header(api_key, version) == 1:
-        assert frame[4] == 0, "response header carries tags"
-        offset = 5
-    if api_key == _DESCRIBE_TRANSACTIONS:
-        plan = plan_of(load_response_schema(api_key, version))
-        frame = frame[:offset] + plan.rewrite(frame, offset, len(frame))
-    response, size = _reader(api_key, version)(frame, offset)
-    assert offset + size == len(frame), f"{len(frame) - offset - size} bytes left over"
-    return correlation_id, response
+__all__ = ["RawClient", "decode_response", "encode_request", "request", "request_of_version", "request_type"]
 
 
 class RawClient:

@@ -24,10 +24,9 @@ from kio.schema.errors import ErrorCode
 
 from bench.clients import Command, go_program, newest_java_program, python_program
 from tests.kit.history import Acknowledgement, CommittedFetch, Delivery, Operation, Outcome, now_ns
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.outside.client_group import TOPIC
 from tests.outside.history import GroupHistory
-from tests.support.whole_broker import request
 from tidegate.store.keys import GroupKeys
 
 REMOVALS: Final = ("member_left", "member_expired", "member_replaced")
@@ -166,8 +165,8 @@ class Programs:
 
 async def committed_offsets(address: str, group: str, partition_count: int) -> dict[str, int]:
     """Partition -> committed offset, -1 for none, by OffsetFetch. Raises OSError, EOFError, TimeoutError."""
-    topics = [{"kind": "OffsetFetchRequestTopics", "name": TOPIC, "partition_indexes": tuple(range(partition_count))}]
-    groups = [{"kind": "OffsetFetchRequestGroup", "group_id": group, "topics": topics}]
+    topics = [{"name": TOPIC, "partition_indexes": tuple(range(partition_count))}]
+    groups = [{"group_id": group, "topics": topics}]
     async with asyncio.timeout(_ANSWER_S), await RawClient.connect(address) as client:
         (found,) = (await client.ask(request(OFFSET_FETCH, 8, groups=groups, require_stable=False))).groups
     assert found.error_code is ErrorCode.none, found

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
-from tests.support.whole_broker import request
 from tidegate.apis import acls as acls_module
 from tidegate.apis import slices
 from tidegate.apis.call import BrokerContext, Client
@@ -47,7 +47,7 @@ async def add_rules(context: BrokerContext, count: int) -> None:
 
 def deletion(*names: str | None) -> Any:
     """DeleteAcls of the rules of topics; None is all."""
-    kinds = {"kind": "DeleteAclsFilter", "resource_type_filter": 2, "pattern_type_filter": 1, "principal_filter": None}
+    kinds = {"resource_type_filter": 2, "pattern_type_filter": 1, "principal_filter": None}
     rest = {"host_filter": None, "operation": 1, "permission_type": 1}
     return request(31, 3, filters=[{**kinds, "resource_name_filter": name, **rest} for name in names])
 
@@ -88,7 +88,7 @@ async def test_delete_acls_beyond_the_matches_removes_nothing(
 
 async def test_create_acls_shortens_the_reason_of_a_refused_rule(context: BrokerContext) -> None:
     """The others are added, and the answer is one that can be written."""
-    kinds = {"kind": "AclCreation", "resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
+    kinds = {"resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
     rest = {"operation": 3, "permission_type": 3}
     creations = [{**kinds, "resource_name": "orders", "host": host, **rest} for host in ("*", "\x01" * NAME_LENGTH_MAX)]
 
@@ -100,7 +100,7 @@ async def test_create_acls_shortens_the_reason_of_a_refused_rule(context: Broker
 
 
 async def test_describe_users_shortens_the_message_about_a_name(context: BrokerContext) -> None:
-    users = [{"kind": "UserName", "name": name} for name in ("\x01" * 32_760, "twice", "twice")]
+    users = [{"name": name} for name in ("\x01" * 32_760, "twice", "twice")]
 
     answer = await ask(context, request(50, 0, users=users))
 
@@ -112,7 +112,7 @@ async def test_describe_users_shortens_the_message_about_a_name(context: BrokerC
 
 def creation(*names: str) -> Any:
     """CreateAcls of rules of as many topics."""
-    kinds = {"kind": "AclCreation", "resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
+    kinds = {"resource_type": 2, "resource_pattern_type": 3, "principal": "User:alice"}
     rest = {"host": "*", "operation": 3, "permission_type": 3}
     return request(30, 1, creations=[{**kinds, "resource_name": name, **rest} for name in names])
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
-from tests.support.whole_broker import request
 from tidegate.apis import registry
 from tidegate.apis.call import Client
 from tidegate.audit import trail as trail_module
@@ -202,8 +202,8 @@ async def test_changes_are_noted_with_their_outcome(store: Store, monkeypatch: p
     quotas = request(
         49, 1, validate_only=False,
         entries=[
-            {"kind": "EntryData", "entity": [{"kind": "EntityData", "entity_type": "user", "entity_name": name}],
-             "ops": [{"kind": "OpData", "key": "producer_byte_rate", "value": value, "remove": False}]}
+            {"entity": [{"entity_type": "user", "entity_name": name}],
+             "ops": [{"key": "producer_byte_rate", "value": value, "remove": False}]}
             for name, value in (("alice", 5.0), ("bob", -5.0))
         ],
     )  # fmt: skip

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.kit.wire import request
 from tests.scripts.test_cold_reads import given_two_tiers
 from tests.support.logs import TOPIC, append, batch_bytes, batches_of, broker, given_log, read, read_all
 from tests.support.markers import build_marker
 from tests.support.segments import archive
 from tests.support.transactions import transactional
-from tests.support.whole_broker import WholeBroker, request
+from tests.support.whole_broker import WholeBroker
 from tidegate.cli.client import backup_contents
 from tidegate.cli.client.backup_restore import Restore
 from tidegate.cli.client.backup_transactions import LogTransactions
@@ -83,14 +84,14 @@ async def cluster(store: Store, settings: Settings) -> AsyncIterator[WholeBroker
     await classic.commit("t", 1, index=1)
     shares = request(
         91, 0, group_id="jobs",
-        topics=[{"kind": "AlterShareGroupOffsetsRequestTopic", "topic_name": "t", "partitions": [
-            {"kind": "AlterShareGroupOffsetsRequestPartition", "partition_index": 0, "start_offset": 2}]}],
+        topics=[{"topic_name": "t", "partitions": [
+            {"partition_index": 0, "start_offset": 2}]}],
     )  # fmt: skip
     assert (await reader.ask(shares)).error_code == 0
     configs = request(
         44, 1, validate_only=False,
-        resources=[{"kind": "AlterConfigsResource", "resource_type": 32, "resource_name": "jobs", "configs": [
-            {"kind": "AlterableConfig", "name": "share.session.timeout.ms", "config_operation": 0, "value": "50000"}]}],
+        resources=[{"resource_type": 32, "resource_name": "jobs", "configs": [
+            {"name": "share.session.timeout.ms", "config_operation": 0, "value": "50000"}]}],
     )  # fmt: skip
     assert (await reader.ask(configs)).responses[0].error_code == 0
     yield opened

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.http import topic_views
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -46,18 +46,15 @@ async def _alter(
 async def _altered(
     brokers: Brokers, broker: int, name: str, *changes: tuple[str, int, str | None], kind: int = BROKER
 ) -> Any:
-    configs = [
-        {"kind": "AlterableConfig", "name": config, "config_operation": operation, "value": value}
-        for config, operation, value in changes
-    ]
-    resource = {"kind": "AlterConfigsResource", "resource_type": kind, "resource_name": name, "configs": configs}
+    configs = [{"name": config, "config_operation": operation, "value": value} for config, operation, value in changes]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     answer = await brokers.clients[broker].ask(request(44, 1, resources=[resource], validate_only=False))
     return answer.responses[0]
 
 
 async def _described(brokers: Brokers, broker: int, kind: int, name: str) -> dict[str, tuple[str, int]]:
     resource = {
-        "kind": "DescribeConfigsResource", "resource_type": kind, "resource_name": name, "configuration_keys": None,
+        "resource_type": kind, "resource_name": name, "configuration_keys": None,
     }  # fmt: skip
     answer = await brokers.clients[broker].ask(
         request(32, 4, resources=[resource], include_synonyms=True, include_documentation=False)
@@ -138,8 +135,8 @@ async def test_broker_configs_that_no_broker_has_are_refused(
 async def test_broker_configs_lists_and_replacement(brokers: Brokers) -> None:
     assert await _alter(brokers, 0, "", ("log.cleanup.policy", APPEND, "compact")) is NONE
     await _until(brokers, 1, ("delete,compact", OF_ALL), "cleanup.policy")
-    resource: dict[str, Any] = {"kind": "AlterConfigsResource", "resource_type": BROKER, "resource_name": ""}
-    resource["configs"] = [{"kind": "AlterableConfig", "name": "log.retention.ms", "value": "4000"}]
+    resource: dict[str, Any] = {"resource_type": BROKER, "resource_name": ""}
+    resource["configs"] = [{"name": "log.retention.ms", "value": "4000"}]
     answer = await brokers.clients[0].ask(request(33, 2, resources=[resource], validate_only=False))
     assert answer.responses[0].error_code is NONE
     await _until(brokers, 1, ("4000", OF_ALL))

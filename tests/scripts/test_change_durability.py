@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.transactions import Brokers, brokers_of
-from tests.support.whole_broker import WholeBroker, request
+from tests.support.whole_broker import WholeBroker
 from tidegate.apis import registry
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor
@@ -79,7 +80,7 @@ Ask = Callable[[Brokers], Awaitable[ErrorCode]]
 
 async def create_topics(brokers: Brokers) -> ErrorCode:
     topic = {
-        "kind": "CreatableTopic", "name": "new", "num_partitions": 1, "replication_factor": -1,
+        "name": "new", "num_partitions": 1, "replication_factor": -1,
         "assignments": (), "configs": (),
     }  # fmt: skip
     answer = await brokers.ask(request(19, 4, topics=[topic], timeout=TIMEOUT, validate_only=False))
@@ -91,25 +92,25 @@ async def delete_topics(brokers: Brokers) -> ErrorCode:
 
 
 async def create_partitions(brokers: Brokers) -> ErrorCode:
-    topic = {"kind": "CreatePartitionsTopic", "name": "t", "count": 3, "assignments": None}
+    topic = {"name": "t", "count": 3, "assignments": None}
     return code_of((await brokers.ask(request(37, 1, topics=[topic], timeout=TIMEOUT, validate_only=False))).results[0])
 
 
 async def delete_records(brokers: Brokers) -> ErrorCode:
-    partition = {"kind": "DeleteRecordsPartition", "partition_index": 0, "offset": 2}
-    topic = {"kind": "DeleteRecordsTopic", "name": "t", "partitions": [partition]}
+    partition = {"partition_index": 0, "offset": 2}
+    topic = {"name": "t", "partitions": [partition]}
     return code_of((await brokers.ask(request(21, 1, topics=[topic], timeout=TIMEOUT))).topics[0].partitions[0])
 
 
 async def alter_configs(brokers: Brokers) -> ErrorCode:
-    config = {"kind": "AlterableConfig", "name": "retention.ms", "config_operation": 0, "value": "86400000"}
-    resource = {"kind": "AlterConfigsResource", "resource_type": 2, "resource_name": "t", "configs": [config]}
+    config = {"name": "retention.ms", "config_operation": 0, "value": "86400000"}
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [config]}
     return code_of((await brokers.ask(request(44, 0, resources=[resource], validate_only=False))).responses[0])
 
 
 async def offset_delete(brokers: Brokers) -> ErrorCode:
-    partition = {"kind": "OffsetDeleteRequestPartition", "partition_index": 0}
-    topic = {"kind": "OffsetDeleteRequestTopic", "name": "t", "partitions": [partition]}
+    partition = {"partition_index": 0}
+    topic = {"name": "t", "partitions": [partition]}
     return code_of(await brokers.ask(request(47, 0, group_id="orders", topics=[topic])))
 
 
@@ -118,13 +119,13 @@ async def delete_groups(brokers: Brokers) -> ErrorCode:
 
 
 async def alter_share_offsets(brokers: Brokers) -> ErrorCode:
-    partition = {"kind": "AlterShareGroupOffsetsRequestPartition", "partition_index": 0, "start_offset": 0}
-    topic = {"kind": "AlterShareGroupOffsetsRequestTopic", "topic_name": "t", "partitions": [partition]}
+    partition = {"partition_index": 0, "start_offset": 0}
+    topic = {"topic_name": "t", "partitions": [partition]}
     return code_of(await brokers.ask(request(91, 0, group_id="jobs", topics=[topic])))
 
 
 async def delete_share_offsets(brokers: Brokers) -> ErrorCode:
-    topic = {"kind": "DeleteShareGroupOffsetsRequestTopic", "topic_name": "t"}
+    topic = {"topic_name": "t"}
     return code_of(await brokers.ask(request(92, 0, group_id="jobs", topics=[topic])))
 
 

@@ -12,8 +12,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import client_metrics, cluster_admin, configs
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -43,11 +43,10 @@ async def brokers(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
 
 async def _alter(brokers: Brokers, name: str, *changes: tuple[str, int, str | None]) -> ErrorCode:
     alterations = [
-        {"kind": "AlterableConfig", "name": config, "config_operation": operation, "value": value}
-        for config, operation, value in changes
+        {"name": config, "config_operation": operation, "value": value} for config, operation, value in changes
     ]
     resource = {
-        "kind": "AlterConfigsResource", "resource_type": CLIENT_METRICS, "resource_name": name, "configs": alterations,
+        "resource_type": CLIENT_METRICS, "resource_name": name, "configs": alterations,
     }  # fmt: skip
     answer = await brokers.ask(request(44, 1, resources=[resource], validate_only=False))
     for broker in brokers.all:
@@ -151,7 +150,7 @@ async def test_client_metrics_configs(brokers: Brokers) -> None:
     listed = await brokers.ask(request(74, 0))
     assert [one.resource_name for one in listed.config_resources] == ["s"]
     resource = {
-        "kind": "DescribeConfigsResource", "resource_type": CLIENT_METRICS, "resource_name": "s",
+        "resource_type": CLIENT_METRICS, "resource_name": "s",
         "configuration_keys": None,
     }  # fmt: skip
     answer = await brokers.ask(
@@ -180,7 +179,7 @@ async def test_client_metrics_belong_to_the_default_org(brokers: Brokers) -> Non
     assert await _alter(brokers, "secret", ("match", SET, "client_id=payments-.*")) is E.none
     wanted = {"resource_type": CLIENT_METRICS, "resource_name": "secret", "configuration_keys": None}
     describe = request(
-        32, 4, resources=[{"kind": "DescribeConfigsResource", **wanted}], include_synonyms=True,
+        32, 4, resources=[{**wanted}], include_synonyms=True,
         include_documentation=False,
     )  # fmt: skip
     answered = {}

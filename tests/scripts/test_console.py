@@ -16,7 +16,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from kio.schema.errors import ErrorCode
 from yarl import URL
 
-from tests.support.whole_broker import WholeBroker, request
+from tests.kit.wire import request
+from tests.support.whole_broker import WholeBroker
 from tidegate.audit.ocsf import Origin, authentication
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.audit import Actor, Audit

@@ -12,12 +12,12 @@ from uuid import UUID, uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.scripts.test_security_scenarios import Listener, listening
 from tests.support import asking
 from tests.support.consumer_wire import Wire, wire_of
 from tests.support.transactions import Brokers, brokers_of
 from tests.support.valkey import ValkeyServer
-from tests.support.whole_broker import request
 from tidegate.apis import consumer_groups
 from tidegate.groups.decision_queue import LATE_S
 from tidegate.settings import Settings
@@ -66,7 +66,7 @@ async def test_scenario_8_rights_are_checked_first(listener: Listener) -> None:
 
     async def allow(kind: int, name: str, operation: int) -> None:
         rule = {
-            "kind": "AclCreation", "resource_type": kind, "resource_name": name, "resource_pattern_type": LITERAL,
+            "resource_type": kind, "resource_name": name, "resource_pattern_type": LITERAL,
             "principal": "User:u", "host": "*", "operation": operation, "permission_type": ALLOW,
         }  # fmt: skip
         answer = await admin.ask(request(30, 3, creations=[rule]))
@@ -74,7 +74,7 @@ async def test_scenario_8_rights_are_checked_first(listener: Listener) -> None:
 
     for name in ("seen", "hidden"):
         topic = {
-            "kind": "CreatableTopic", "name": name, "num_partitions": 1, "replication_factor": -1, "assignments": [],
+            "name": name, "num_partitions": 1, "replication_factor": -1, "assignments": [],
             "configs": [],
         }  # fmt: skip
         await admin.ask(request(19, 7, topics=[topic], timeout=timedelta(seconds=5), validate_only=False))
@@ -99,8 +99,8 @@ async def test_request_that_waited_long_enters_no_group(brokers: Brokers, monkey
         request(
             88, 0, group_id="st", member_id="A" * 22, member_epoch=0, endpoint_information_epoch=0,
             rebalance_timeout=timedelta(seconds=60), process_id="p",
-            topology={"kind": "Topology", "epoch": 0, "subtopologies": [{
-                "kind": "Subtopology", "subtopology_id": "0", "source_topics": ["t"], "state_changelog_topics": [],
+            topology={"epoch": 0, "subtopologies": [{
+                "subtopology_id": "0", "source_topics": ["t"], "state_changelog_topics": [],
                 "repartition_source_topics": [], "copartition_groups": [],
             }]},
             active_tasks=[], standby_tasks=[], warmup_tasks=[], client_tags=[], task_offsets=[], task_end_offsets=[],
@@ -141,8 +141,8 @@ async def test_scenario_49_topics_by_id_and_by_name(wire: Wire) -> None:
         label = "topic_id" if version >= 10 else "name"
         topics = [
             {
-                "kind": "OffsetCommitRequestTopic", label: topic, "partitions": [{
-                    "kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": 1,
+                label: topic, "partitions": [{
+                    "partition_index": index, "committed_offset": 1,
                     "committed_leader_epoch": -1, "committed_metadata": None,
                 }],
             }

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.log_broker import produce_request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import committed_offsets
 from tidegate.groups.offsets import COMMIT_WHILE_FREE
 from tidegate.records.build import NewRecord, build_batch
@@ -47,14 +47,14 @@ async def _commit(
 ) -> set[Any]:
     """OffsetCommit v9 of the first partitions; its codes."""
     partitions = [
-        {"kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": 1,
+        {"partition_index": index, "committed_offset": 1,
          "committed_leader_epoch": -1, "committed_metadata": metadata}
         for index in range(count)
     ]  # fmt: skip
     answer = await brokers.ask(
         request(
             8, 9, group_id=group, generation_id_or_member_epoch=epoch, member_id=member, group_instance_id=None,
-            topics=[{"kind": "OffsetCommitRequestTopic", "name": "t", "partitions": partitions}],
+            topics=[{"name": "t", "partitions": partitions}],
         )
     )  # fmt: skip
     return {one.error_code for topic in answer.topics for one in topic.partitions}

@@ -10,8 +10,8 @@ from uuid import uuid4
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.cluster.audit import Actor
 from tidegate.errors import PolicyViolation
 from tidegate.groups.directory import list_groups
@@ -42,7 +42,7 @@ async def brokers(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
 
 
 async def join(brokers: Brokers, group_id: str) -> ErrorCode:
-    protocol = {"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": write_subscription(["t"])}
+    protocol = {"name": "range", "metadata": write_subscription(["t"])}
     return await code_of(
         brokers, 11, 3, group_id=group_id, session_timeout=SECONDS, rebalance_timeout=SECONDS, member_id="",
         protocol_type="consumer", protocols=[protocol],
@@ -77,21 +77,21 @@ async def join_shares(brokers: Brokers, group_id: str) -> ErrorCode:
 
 async def join_streams(brokers: Brokers, group_id: str) -> ErrorCode:
     subtopology = {
-        "kind": "Subtopology", "subtopology_id": "0", "source_topics": ("t",), "source_topic_regex": (),
+        "subtopology_id": "0", "source_topics": ("t",), "source_topic_regex": (),
         "state_changelog_topics": (), "repartition_sink_topics": (), "repartition_source_topics": (),
         "copartition_groups": (),
     }  # fmt: skip
     return await code_of(
         brokers, 88, 0, group_id=group_id, member_id="m", member_epoch=0, endpoint_information_epoch=-1,
-        rebalance_timeout=SECONDS, topology={"kind": "Topology", "epoch": 0, "subtopologies": [subtopology]},
+        rebalance_timeout=SECONDS, topology={"epoch": 0, "subtopologies": [subtopology]},
         client_tags=None, task_offsets=None, task_end_offsets=None, process_id="p", active_tasks=(), standby_tasks=(),
         warmup_tasks=(),
     )  # fmt: skip
 
 
 async def alter_share_offsets(brokers: Brokers, group_id: str) -> ErrorCode:
-    partition = {"kind": "AlterShareGroupOffsetsRequestPartition", "partition_index": 0, "start_offset": 0}
-    topic = {"kind": "AlterShareGroupOffsetsRequestTopic", "topic_name": "t", "partitions": [partition]}
+    partition = {"partition_index": 0, "start_offset": 0}
+    topic = {"topic_name": "t", "partitions": [partition]}
     return await code_of(brokers, 91, 0, group_id=group_id, topics=[topic])
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.kit.wire import request
 from tests.support.consumers import ConsumerWorld
 from tests.support.log_broker import Connection
 from tests.support.scraping import Scrape
 from tests.support.shares import ACCEPT, REJECT, RELEASE, ShareWorld
-from tests.support.whole_broker import request
 from tidegate.cluster.audit import Actor
 from tidegate.diagnosis.explain import GroupSeverity, explain
 from tidegate.diagnosis.group_events import read_events, rebalances

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.clock import START_MS, SteppedClock
 from tests.support.log_broker import fetch_request
 from tests.support.steps import refresh_waits
-from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.settings import Settings
 
 UNKNOWN_MEMBER = ErrorCode.unknown_member_id

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.internal_topics import PublishedTopics, published_topics
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.transactions import MARKER_WAIT_S, NONE, brokers_of
-from tests.support.whole_broker import request
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor
 from tidegate.errors import InvalidTopic
@@ -289,15 +289,15 @@ async def test_log_132_internal_topics_refuse(opened: PublishedTopics, name: str
         answer = await brokers.ask(produce_request([(key, [(0, batch_bytes())])], version=version))
         assert answer.responses[0].partition_responses[0].error_code is E.invalid_topic_exception
     creatable = {
-        "kind": "CreatableTopic", "name": name, "num_partitions": 1, "replication_factor": 1,
+        "name": name, "num_partitions": 1, "replication_factor": 1,
         "assignments": (), "configs": (),
     }  # fmt: skip
     answer = await brokers.ask(request(19, 7, topics=[creatable], timeout=_SECOND, validate_only=False))
     assert answer.topics[0].error_code is E.topic_already_exists
-    deletable = {"kind": "DeleteTopicState", "name": name, "topic_id": None}
+    deletable = {"name": name, "topic_id": None}
     answer = await brokers.ask(request(20, 6, topics=[deletable], timeout=_SECOND))
     assert answer.responses[0].error_code is E.invalid_topic_exception
-    growing = {"kind": "CreatePartitionsTopic", "name": name, "count": 60, "assignments": None}
+    growing = {"name": name, "count": 60, "assignments": None}
     answer = await brokers.ask(request(37, 3, topics=[growing], timeout=_SECOND, validate_only=False))
     assert answer.results[0].error_code is E.invalid_topic_exception
     answer = await brokers.ask(request(3, 12, topics=None, allow_auto_topic_creation=False,

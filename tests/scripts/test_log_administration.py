@@ -14,8 +14,8 @@ from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import cluster_admin, configs, delete_records, log_dirs, partition_admin, topic_partitions
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -35,8 +35,8 @@ async def brokers(request: pytest.FixtureRequest, store: Store, settings: Settin
 
 async def _delete(brokers: Brokers, offset: int, topic: str = "t", index: int = 0, version: int = 2) -> Any:
     """(code, low watermark) of DeleteRecords of one partition."""
-    partition = {"kind": "DeleteRecordsPartition", "partition_index": index, "offset": offset}
-    topics = [{"kind": "DeleteRecordsTopic", "name": topic, "partitions": [partition]}]
+    partition = {"partition_index": index, "offset": offset}
+    topics = [{"name": topic, "partitions": [partition]}]
     answer = await brokers.ask(request(21, version, topics=topics, timeout=_TIMEOUT))
     [found] = answer.topics[0].partitions
     return found.error_code, found.low_watermark
@@ -94,7 +94,7 @@ async def _page(brokers: Brokers, *names: str, limit: int = 2_000, cursor: tuple
     """(name, code, partitions) of a page, and the next cursor."""
     module = load_payload_module(75, 0, EntityType.request)
     asked = request(
-        75, 0, topics=[{"kind": "TopicRequest", "name": name} for name in names], response_partition_limit=limit,
+        75, 0, topics=[{"name": name} for name in names], response_partition_limit=limit,
         cursor=module.Cursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
     )  # fmt: skip
     answer = await brokers.ask(asked)
@@ -151,17 +151,17 @@ async def test_log_151_elections_and_reassignments(brokers: Brokers) -> None:
 
 
 async def _elect(brokers: Brokers, *partitions: tuple[str, int]) -> list[ErrorCode]:
-    asked = [{"kind": "TopicPartitions", "topic": topic, "partitions": (index,)} for topic, index in partitions]
+    asked = [{"topic": topic, "partitions": (index,)} for topic, index in partitions]
     answer = await brokers.ask(request(43, 1, election_type=0, topic_partitions=asked, timeout=_TIMEOUT))
     return [one.partition_result[0].error_code for one in answer.replica_election_results]
 
 
 async def _reassign(brokers: Brokers, replicas: list[int] | None, index: int = 0) -> ErrorCode:
     partition = {
-        "kind": "ReassignablePartition", "partition_index": index,
+        "partition_index": index,
         "replicas": None if replicas is None else tuple(replicas),
     }  # fmt: skip
-    topics = [{"kind": "ReassignableTopic", "name": "t", "partitions": [partition]}]
+    topics = [{"name": "t", "partitions": [partition]}]
     answer = await brokers.clients[0].ask(  # each broker of these tests takes itself for the only one
         request(45, 1, timeout=_TIMEOUT, allow_replication_factor_change=True, topics=topics)
     )  # fmt: skip
@@ -189,7 +189,7 @@ def _topic(brokers: Brokers, name: str) -> Any:
 
 async def _log_dirs(brokers: Brokers, topics: list[tuple[str, tuple[int, ...]]] | None) -> dict[tuple[str, int], int]:
     """The sizes that all brokers list."""
-    asked = topics and [{"kind": "DescribableLogDirTopic", "topic": t, "partitions": p} for t, p in topics]
+    asked = topics and [{"topic": t, "partitions": p} for t, p in topics]
     sizes: dict[tuple[str, int], int] = {}
     for client in brokers.clients:
         answer = await client.ask(request(35, 5, topics=asked))
@@ -203,8 +203,8 @@ async def test_log_alter_replica_log_dirs(brokers: Brokers) -> None:
     await brokers.create("t")
     codes = {}
     for path in (log_dirs.LOG_DIR, "/elsewhere"):
-        topics = [{"kind": "AlterReplicaLogDirTopic", "name": "t", "partitions": (0, 1)}]
-        directory = {"kind": "AlterReplicaLogDir", "path": path, "topics": topics}
+        topics = [{"name": "t", "partitions": (0, 1)}]
+        directory = {"path": path, "topics": topics}
         answer = await brokers.ask(request(34, 2, dirs=[directory]))
         codes[path] = [one.error_code for one in answer.results[0].partitions]
     assert codes == {
@@ -217,8 +217,8 @@ async def test_log_alter_replica_log_dirs(brokers: Brokers) -> None:
 
 
 async def test_describe_quorum_names_the_live_brokers(brokers: Brokers) -> None:
-    partitions = [{"kind": "PartitionData", "partition_index": index} for index in (0, 1)]
-    topics = [{"kind": "TopicData", "topic_name": "__cluster_metadata", "partitions": partitions}]
+    partitions = [{"partition_index": index} for index in (0, 1)]
+    topics = [{"topic_name": "__cluster_metadata", "partitions": partitions}]
     answer = await brokers.ask(request(55, 2, topics=topics))
     metadata, other = answer.topics[0].partitions
     assert metadata.error_code is NONE
@@ -231,7 +231,7 @@ async def test_describe_quorum_names_the_live_brokers(brokers: Brokers) -> None:
 async def test_update_features_keeps_what_is_in_use(brokers: Brokers, version: int) -> None:
     async def update(feature: str, level: int) -> ErrorCode:
         values: dict[str, Any] = {"upgrade_type": 1} if version else {"allow_downgrade": False}
-        update = {"kind": "FeatureUpdateKey", "feature": feature, "max_version_level": level, **values}
+        update = {"feature": feature, "max_version_level": level, **values}
         extra = {"validate_only": False} if version else {}
         answer = await brokers.ask(request(57, version, timeout=_TIMEOUT, feature_updates=[update], **extra))
         code: ErrorCode = answer.error_code
@@ -262,11 +262,8 @@ async def test_list_config_resources(brokers: Brokers) -> None:
 
 async def _change(brokers: Brokers, *changes: tuple[str, int, str | None], kind: int = 2, name: str = "t") -> ErrorCode:
     """IncrementalAlterConfigs of one resource: (config, operation, value)."""
-    configs = [
-        {"kind": "AlterableConfig", "name": config, "config_operation": operation, "value": value}
-        for config, operation, value in changes
-    ]
-    resource = {"kind": "AlterConfigsResource", "resource_type": kind, "resource_name": name, "configs": configs}
+    configs = [{"name": config, "config_operation": operation, "value": value} for config, operation, value in changes]
+    resource = {"resource_type": kind, "resource_name": name, "configs": configs}
     answer = await brokers.ask(request(44, 1, resources=[resource], validate_only=False))
     code: ErrorCode = answer.responses[0].error_code
     return code
@@ -278,7 +275,7 @@ async def test_log_149_lists(brokers: Brokers) -> None:
     assert await _change(brokers, ("cleanup.policy", 3, "compact")) is NONE
     assert await _change(brokers, ("cleanup.policy", 3, "delete")) is NONE
     resource = {
-        "kind": "DescribeConfigsResource", "resource_type": 2, "resource_name": "t",
+        "resource_type": 2, "resource_name": "t",
         "configuration_keys": ("cleanup.policy",),
     }  # fmt: skip
     for broker in brokers.all:
@@ -301,7 +298,7 @@ async def test_log_148_configs_of_every_kind(brokers: Brokers) -> None:
 async def test_log_147_bounds_of_create_topics(brokers: Brokers) -> None:
     async def create(*topics: dict[str, Any]) -> list[ErrorCode]:
         asked = [
-            {"kind": "CreatableTopic", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [],
+            {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": [],
              **topic}
             for topic in topics
         ]  # fmt: skip
@@ -310,14 +307,11 @@ async def test_log_147_bounds_of_create_topics(brokers: Brokers) -> None:
         return [codes[topic["name"]] for topic in topics]
 
     def configs(**values: str) -> list[dict[str, Any]]:
-        return [
-            {"kind": "CreatableTopicConfig", "name": name.replace("_", "."), "value": value}
-            for name, value in values.items()
-        ]
+        return [{"name": name.replace("_", "."), "value": value} for name, value in values.items()]
 
     good = {"name": "good"}
     assert await create({"name": "big", "num_partitions": 10_001}, good) == [E.policy_violation] * 2
-    assigned = [{"kind": "CreatableReplicaAssignment", "partition_index": 0, "broker_ids": (1,)}]
+    assigned = [{"partition_index": 0, "broker_ids": (1,)}]
     assert await create({"name": "a", "num_partitions": -1, "assignments": assigned}) == [E.invalid_request]
     assert await create({"name": "none", "configs": configs(cleanup_policy="")}) == [NONE]
     lags = configs(min_compaction_lag_ms="2000", max_compaction_lag_ms="1000")

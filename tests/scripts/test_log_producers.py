@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import delete_records, fetch, produce
 from tidegate.records.batch import iter_headers
 from tidegate.settings import Settings
@@ -112,13 +112,13 @@ async def test_log_63_epochs_without_transactions(brokers: Brokers) -> None:
 async def test_log_64_unknown_producer_id(brokers: Brokers) -> None:
     assert (await _send(brokers, 42))[0] is NONE
     assert (await _send(brokers, 42, producer_id=P + 1, version=12))[0] is NONE
-    partition = {"kind": "DeleteRecordsPartition", "partition_index": 0, "offset": -1}
+    partition = {"partition_index": 0, "offset": -1}
     deleted = await brokers.ask(
         request(
             21,
             2,
             timeout=timedelta(seconds=5),
-            topics=[{"kind": "DeleteRecordsTopic", "name": "t", "partitions": [partition]}],
+            topics=[{"name": "t", "partitions": [partition]}],
         )
     )
     [found] = deleted.topics[0].partitions

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.scripts.test_quota_apis import ALICE, EXCEEDED, INVALID, NONE, alter, broker, describe
 from tests.scripts.test_security_scenarios import NO_TOPICS, Listener, listening
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.valkey import ValkeyServer
-from tests.support.whole_broker import request
 from tidegate.apis.call import BrokerContext
 from tidegate.records.build import NewRecord, build_batch
 
@@ -34,9 +33,9 @@ async def listener(valkey: ValkeyServer) -> AsyncIterator[Listener]:
         await opened.app.broker.context.catalog.create("default", "t", 1, {})
         admin = await opened.login("admin")
         rates = {"producer_byte_rate": 100_000.0, "consumer_byte_rate": 100_000.0, "controller_mutation_rate": 1.0}
-        quotas = [{"kind": "OpData", "key": key, "value": rate, "remove": False} for key, rate in rates.items()]
-        limited = [{"kind": "EntityData", "entity_type": "client-id", "entity_name": "raw"}]
-        asked = request(49, 1, entries=[{"kind": "EntryData", "entity": limited, "ops": quotas}], validate_only=False)
+        quotas = [{"key": key, "value": rate, "remove": False} for key, rate in rates.items()]
+        limited = [{"entity_type": "client-id", "entity_name": "raw"}]
+        asked = request(49, 1, entries=[{"entity": limited, "ops": quotas}], validate_only=False)
         assert (await admin.ask(asked)).entries[0].error_code is NONE
         yield opened
 
@@ -87,7 +86,7 @@ async def test_log_153_mutation_quota(listener: Listener) -> None:
     client = await listener.login("admin")
 
     async def create(version: int, *names: str) -> Any:
-        topics = [{"kind": "CreatableTopic", "name": name, "num_partitions": 30, "replication_factor": 1,
+        topics = [{"name": name, "num_partitions": 30, "replication_factor": 1,
                    "assignments": (), "configs": ()} for name in names]  # fmt: skip
         timeout = timedelta(seconds=30)
         return await client.ask(request(19, version, timeout=timeout, validate_only=False, topics=topics))

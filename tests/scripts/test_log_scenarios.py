@@ -16,9 +16,9 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import fetch, positions, produce
 from tidegate.records.batch import Batch, Codec, iter_headers
 from tidegate.records.build import NewRecord, build_batch
@@ -299,10 +299,10 @@ async def test_log_130_the_time_of_a_duplicate(brokers: Brokers) -> None:
 
 async def _position(brokers: Brokers, timestamp: int, version: int = 9, isolation: int = 0, **asked: Any) -> Any:
     """(code, offset, timestamp) of ListOffsets."""
-    partition = {"kind": "ListOffsetsPartition", "partition_index": 0, "timestamp": timestamp, **asked}
+    partition = {"partition_index": 0, "timestamp": timestamp, **asked}
     if version >= 4:
         partition.setdefault("current_leader_epoch", -1)
-    topics = [{"kind": "ListOffsetsTopic", "name": "t", "partitions": [partition]}]
+    topics = [{"name": "t", "partitions": [partition]}]
     values = {"timeout": timedelta(seconds=1)} if version >= 10 else {}
     answer = await brokers.ask(request(2, version, replica_id=-1, isolation_level=isolation, topics=topics, **values))
     [found] = answer.topics[0].partitions
@@ -341,9 +341,9 @@ async def test_log_137_a_negative_epoch_is_an_old_one(brokers: Brokers) -> None:
 
 async def _epoch_end(brokers: Brokers, epoch: int) -> tuple[int, int]:
     partition = {
-        "kind": "OffsetForLeaderPartition", "partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch,
+        "partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch,
     }  # fmt: skip
-    topics = [{"kind": "OffsetForLeaderTopic", "topic": "t", "partitions": [partition]}]
+    topics = [{"topic": "t", "partitions": [partition]}]
     answer = await brokers.ask(request(23, 2, topics=topics))
     [found] = answer.topics[0].partitions
     assert found.error_code is NONE
@@ -367,13 +367,13 @@ async def test_offset_for_leader_epoch_refreshes_once_a_slice(
     await brokers.clients[0].produce("t", 3)
     asked = [
         {
-            "kind": "OffsetForLeaderPartition", "partition": first + step * number, "current_leader_epoch": -1,
+            "partition": first + step * number, "current_leader_epoch": -1,
             "leader_epoch": 0,
         }
         for number in range(20_000)
     ]  # fmt: skip
-    topics = [{"kind": "OffsetForLeaderTopic", "topic": topic, "partitions": asked[:19_000]},
-              {"kind": "OffsetForLeaderTopic", "topic": topic, "partitions": asked[19_000:]}]  # fmt: skip
+    topics = [{"topic": topic, "partitions": asked[:19_000]},
+              {"topic": topic, "partitions": asked[19_000:]}]  # fmt: skip
     before = (await store.command("INFO", "stats")).partition(b"total_commands_processed:")[2]
     answer = await brokers.ask(request(23, 2, topics=topics))
     after = (await store.command("INFO", "stats")).partition(b"total_commands_processed:")[2]
@@ -397,11 +397,11 @@ async def test_log_131_repeats_in_one_request(brokers: Brokers) -> None:
     fetched = await brokers.ask(fetch_request([("t", [(0, 0), (0, 3)])]))
     [found] = [one for topic in fetched.responses for one in topic.partitions]
     assert [batch.base_offset for batch in iter_headers(found.records)] == [3]
-    partition = {"kind": "ListOffsetsPartition", "partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
+    partition = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}
     listed = await brokers.ask(
         request(
             2, 5, replica_id=-1, isolation_level=0,
-            topics=[{"kind": "ListOffsetsTopic", "name": "t", "partitions": [partition, partition]}],
+            topics=[{"name": "t", "partitions": [partition, partition]}],
         )
     )  # fmt: skip
     assert [one.error_code for one in listed.topics[0].partitions] == [E.invalid_request] * 2

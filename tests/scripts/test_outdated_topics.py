@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import ClientOf, request
+from tests.support.whole_broker import ClientOf
 from tidegate.cluster.audit import Actor
 from tidegate.groups.reset_plan import Choice
 from tidegate.http import actions, producer_views, topic_views
@@ -67,8 +68,8 @@ async def test_delete_records_of_a_new_partition_with_another_policy(late: Clien
     await catalog.add_partitions("default", "t", 2)
     await without_compaction(catalog)
 
-    partitions = [{"kind": "DeleteRecordsPartition", "partition_index": index, "offset": 0} for index in (0, 1)]
-    topic = {"kind": "DeleteRecordsTopic", "name": "t", "partitions": partitions}
+    partitions = [{"partition_index": index, "offset": 0} for index in (0, 1)]
+    topic = {"name": "t", "partitions": partitions}
     [found] = (await late.ask(request(21, 1, topics=[topic], timeout=TIMEOUT))).topics
 
     assert [one.error_code for one in found.partitions] == [NONE, NONE]
@@ -77,7 +78,7 @@ async def test_delete_records_of_a_new_partition_with_another_policy(late: Clien
 async def test_describe_configs_after_a_change(late: ClientOf, catalog: Catalog) -> None:
     await without_compaction(catalog)
 
-    resource = {"kind": "DescribeConfigsResource", "resource_type": 2, "resource_name": "t",
+    resource = {"resource_type": 2, "resource_name": "t",
                 "configuration_keys": ("cleanup.policy",)}  # fmt: skip
     [found] = (await late.ask(request(32, 4, resources=[resource]))).results
 
@@ -91,7 +92,7 @@ async def test_describe_log_dirs_of_a_new_topic(brokers: Brokers, catalog: Catal
     def named(answer: Any) -> list[str]:
         return [one.name for one in answer.results[0].topics]
 
-    wanted = [{"kind": "DescribableLogDirTopic", "topic": "new", "partitions": (0, 1)}]
+    wanted = [{"topic": "new", "partitions": (0, 1)}]
     assert named(await late.ask(request(35, 4, topics=wanted))) == ["new"]
     await catalog.create("default", "newer")
     assert named(await late.ask(request(35, 4, topics=None))) == ["new", "newer", "t"]

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
-from tests.support.whole_broker import request
 from tidegate.apis.call import BrokerContext, Client
 from tidegate.quotas import table as table_module
 from tidegate.quotas.entities import NAME_LENGTH_MAX, Entity, Quota
@@ -36,7 +36,7 @@ def client(name: str = "admin", org: str = "default") -> Client:
 
 
 def entity(names: Names) -> list[dict[str, Any]]:
-    return [{"kind": "EntityData", "entity_type": kind, "entity_name": name} for kind, name in names.items()]
+    return [{"entity_type": kind, "entity_name": name} for kind, name in names.items()]
 
 
 async def alter(
@@ -46,8 +46,8 @@ async def alter(
     asked = request(
         ALTER, version, validate_only=options.get("validate_only", False),
         entries=[
-            {"kind": "EntryData", "entity": entity(names), "ops": [
-                {"kind": "OpData", "key": key, "value": value or 0.0, "remove": value is None}
+            {"entity": entity(names), "ops": [
+                {"key": key, "value": value or 0.0, "remove": value is None}
                 for key, value in quotas.items()
             ]}
             for names, quotas in entries
@@ -64,7 +64,7 @@ async def describe(broker: BrokerContext, *components: tuple[str, int, str | Non
     asked = request(
         DESCRIBE, options.get("version", 1), strict=options.get("strict", False),
         components=[
-            {"kind": "ComponentData", "entity_type": kind, "match_type": match, "match": name}
+            {"entity_type": kind, "match_type": match, "match": name}
             for kind, match, name in components
         ],
     )  # fmt: skip
@@ -167,7 +167,7 @@ async def create(broker: BrokerContext, version: int, *topics: tuple[str, int]) 
     asked = request(
         CREATE, version, timeout=timedelta(seconds=5), validate_only=False,
         topics=[
-            {"kind": "CreatableTopic", "name": name, "num_partitions": count, "replication_factor": 1,
+            {"name": name, "num_partitions": count, "replication_factor": 1,
              "assignments": (), "configs": ()}
             for name, count in topics
         ],
@@ -200,10 +200,10 @@ async def test_delete_and_growth_spend_the_same_quota(broker: BrokerContext) -> 
     timeout = timedelta(seconds=5)
     grow = request(
         GROW, 3, timeout=timeout, validate_only=False,
-        topics=[{"kind": "CreatePartitionsTopic", "name": "a", "count": 6, "assignments": None}],
+        topics=[{"name": "a", "count": 6, "assignments": None}],
     )  # fmt: skip
     grown = await ask(broker, grow, client("alice"))
-    delete = request(DELETE, 6, timeout=timeout, topics=[{"kind": "DeleteTopicState", "name": "a", "topic_id": None}])
+    delete = request(DELETE, 6, timeout=timeout, topics=[{"name": "a", "topic_id": None}])
     deleted = await ask(broker, delete, client("alice"))
 
     assert [one.error_code for one in grown.results] == [NONE]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
-from tests.support.whole_broker import request
 from tidegate.apis import registry, slices
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.quotas.entities import Entity, Quota

@@ -18,11 +18,10 @@ from confluent_kafka import Consumer, Producer
 from kio.schema.errors import ErrorCode
 
 from tests.kit.member import Member
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.scripts.test_security_scenarios import PASSWORDS, Listener, listening, plain
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.valkey import ValkeyServer
-from tests.support.whole_broker import request
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.telemetry.metrics import metrics
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.scripts.test_record_groups import IDS, KEY, offsets, pending, position
 from tests.scripts.test_record_log import read
-from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.apis import consumer_groups, registry
 from tidegate.server.listener import Server
 from tidegate.settings import Settings
@@ -49,7 +49,7 @@ class Consumer:
         """One heartbeat that confirms what it owns; the partitions that it may read afterwards."""
         topic = self.client.broker.context.catalog.get("default", "r")
         assert topic is not None
-        confirmed = [{"kind": "TopicPartitions", "topic_id": topic.topic_id, "partitions": tuple(self.owned)}]
+        confirmed = [{"topic_id": topic.topic_id, "partitions": tuple(self.owned)}]
         values = {
             "group_id": "orders", "member_id": self.name, "member_epoch": self.epoch, "instance_id": None,
             "rack_id": None, "rebalance_timeout": timedelta(milliseconds=-1), "subscribed_topic_names": None,

@@ -286,9 +286,9 @@ async def test_entries_beyond_the_bits_are_acknowledged_with_the_next_commit(
 
 
 def _leave(client: ClientOf) -> Any:
-    from tests.support.whole_broker import request
+    from tests.kit.wire import request
 
-    member = {"kind": "MemberIdentity", "member_id": client.member_id, "group_instance_id": None, "reason": None}
+    member = {"member_id": client.member_id, "group_instance_id": None, "reason": None}
     return request(13, 5, group_id=client.group_id, members=[member])
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
-from tests.support.whole_broker import request
 from tidegate.errors import StoreUnavailable
 from tidegate.log.record_format import record_append
 from tidegate.log.record_format.record_retention import EXPIRE_PRODUCERS
@@ -451,16 +451,14 @@ async def test_idle_producer_with_an_open_transaction_remains(brokers: Brokers, 
 async def test_producers_and_markers_of_an_administrator(brokers: Brokers, store: Store) -> None:
     producer = await brokers.producer().init()
     await producer.write("t", 2)
-    described = await brokers.ask(
-        request(61, 0, topics=[{"kind": "TopicRequest", "name": "t", "partition_indexes": (0,)}])
-    )
+    described = await brokers.ask(request(61, 0, topics=[{"name": "t", "partition_indexes": (0,)}]))
     [found] = described.topics[0].partitions[0].active_producers
     assert (found.producer_id, found.last_sequence, found.current_txn_start_offset) == (producer.id, 1, 0)
     assert found.last_timestamp > 1_600_000_000_000
     marker = {
-        "kind": "WritableTxnMarker", "producer_id": producer.id, "producer_epoch": producer.epoch,
+        "producer_id": producer.id, "producer_epoch": producer.epoch,
         "transaction_result": False, "coordinator_epoch": 0,
-        "topics": [{"kind": "WritableTxnMarkerTopic", "name": "t", "partition_indexes": (0,)}],
+        "topics": [{"name": "t", "partition_indexes": (0,)}],
     }  # fmt: skip
 
     answer = await brokers.ask(request(27, 1, markers=[marker]))

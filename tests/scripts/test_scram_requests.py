@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
-from tests.support.whole_broker import request
 from tidegate.apis import registry, slices
 from tidegate.apis.call import BrokerContext
 from tidegate.protocol.api_keys import ApiKey
@@ -40,8 +40,8 @@ def users_of(context: BrokerContext) -> Users:
 async def alter(context: BrokerContext, *names: str, deletes: bool = False, salt: bytes = b"salt") -> list[ErrorCode]:
     """Set or delete a credential of each user; the codes in order."""
     set_to: dict[str, Any] = {"iterations": ITERATIONS_MIN, "salt": salt, "salted_password": b"salted"}
-    upsertions = [{"kind": "ScramCredentialUpsertion", "name": one, "mechanism": 1, **set_to} for one in names]
-    deletions = [{"kind": "ScramCredentialDeletion", "name": one, "mechanism": 1} for one in names]
+    upsertions = [{"name": one, "mechanism": 1, **set_to} for one in names]
+    deletions = [{"name": one, "mechanism": 1} for one in names]
     asked = request(51, 0, deletions=deletions if deletes else [], upsertions=[] if deletes else upsertions)
     answer = await ask(context, asked)
     assert [one.user for one in answer.results] == list(names)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode as E
 
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.scripts.test_security_scenarios import (
     CLUSTER,
     GROUP,
@@ -27,7 +27,6 @@ from tests.scripts.test_security_scenarios import (
 from tests.support.samples import sample
 from tests.support.valkey import ValkeyServer
 from tests.support.versions import VERSIONS
-from tests.support.whole_broker import request
 from tidegate.protocol.schemas import load_request_schema
 
 CREATE, DELETE, DESCRIBE, CLUSTER_ACTION = 5, 6, 8, 9
@@ -48,24 +47,15 @@ async def _user(listener: Listener, *rules: Any, topics: tuple[str, ...] = ("t",
     return await listener.login("u")
 
 
-def _partition(kind: str, **values: Any) -> dict[str, Any]:
-    return {"kind": kind, "partition_index": 0, **values}
-
-
 async def _commit(client: RawClient, group: str) -> None:
-    topic = {
-        "kind": "OffsetCommitRequestTopic", "name": "t",
-        "partitions": [_partition("OffsetCommitRequestPartition", committed_offset=1, committed_metadata="")],
-    }  # fmt: skip
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}
+    topic = {"name": "t", "partitions": [partition]}
     answer = await client.ask(request(8, 8, group_id=group, member_id="", topics=[topic]))
     assert answer.topics[0].partitions[0].error_code is NONE
 
 
 async def _offset_delete(client: RawClient, group: str, *topics: str) -> tuple[E, dict[str, E]]:
-    asked = [
-        {"kind": "OffsetDeleteRequestTopic", "name": name, "partitions": [_partition("OffsetDeleteRequestPartition")]}
-        for name in topics
-    ]
+    asked = [{"name": name, "partitions": [{"partition_index": 0}]} for name in topics]
     answer = await client.ask(request(47, 0, group_id=group, topics=asked))
     return answer.error_code, {one.name: one.partitions[0].error_code for one in answer.topics}
 
@@ -103,7 +93,7 @@ async def test_operations_of_the_cluster_need_describe(listener: Listener) -> No
 
 
 async def _metadata(client: RawClient, name: str, *, create: bool = False) -> tuple[E, int]:
-    topic = {"kind": "MetadataRequestTopic", "topic_id": None, "name": name}
+    topic = {"topic_id": None, "name": name}
     asked = request(
         3, 12, topics=[topic], allow_auto_topic_creation=create, include_topic_authorized_operations=True
     )  # fmt: skip
@@ -112,7 +102,7 @@ async def _metadata(client: RawClient, name: str, *, create: bool = False) -> tu
 
 
 async def _topic_partitions(client: RawClient, name: str) -> tuple[E, int]:
-    (one,) = (await client.ask(request(75, 0, topics=[{"kind": "TopicRequest", "name": name}]))).topics
+    (one,) = (await client.ask(request(75, 0, topics=[{"name": name}]))).topics
     return one.error_code, one.topic_authorized_operations
 
 
@@ -142,7 +132,7 @@ async def test_topics_that_would_be_created_need_create(valkey: ValkeyServer) ->
 async def test_delete_topics_of_an_absent_topic_that_may_be_described(listener: Listener) -> None:
     user = await _user(listener, _rule(TOPIC, "a-", DESCRIBE, prefixed=True), topics=("a-present", "t"))
     asked = ("a-present", "a-absent", "b-absent")
-    states = [{"kind": "DeleteTopicState", "name": name, "topic_id": None} for name in asked]
+    states = [{"name": name, "topic_id": None} for name in asked]
     answer = await user.ask(request(20, 6, topics=states, timeout=WAIT))
     assert {one.name: one.error_code for one in answer.responses} == {
         "a-present": E.topic_authorization_failed,
@@ -156,26 +146,26 @@ async def test_id_of_a_topic_without_describe_is_unknown(listener: Listener) -> 
     for operation, expected in ((CREATE, E.unknown_topic_id), (DESCRIBE, E.topic_authorization_failed)):
         name = f"t-{operation}"
         user = await _user(listener, _rule(TOPIC, name, operation), topics=(name,))
-        asked = {"kind": "MetadataRequestTopic", "topic_id": None, "name": name}
+        asked = {"topic_id": None, "name": name}
         values = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         (topic,) = (await admin.ask(request(3, 12, topics=[asked], **values))).topics
         by_id = asked | {"topic_id": topic.topic_id, "name": None}
         (described,) = (await user.ask(request(3, 12, topics=[by_id], **values))).topics
         assert described.error_code is (NONE if operation == DESCRIBE else E.unknown_topic_id)
-        state = {"kind": "DeleteTopicState", "name": None, "topic_id": topic.topic_id}
+        state = {"name": None, "topic_id": topic.topic_id}
         (deleted,) = (await user.ask(request(20, 6, topics=[state], timeout=WAIT))).responses
         assert deleted.error_code is expected
 
 
 async def test_refused_requests_repeat_the_code_for_each_thing(listener: Listener) -> None:
     user, refused = await _user(listener), E.cluster_authorization_failed
-    users = await user.ask(request(50, 0, users=[{"kind": "UserName", "name": name} for name in ("u", "v")]))
+    users = await user.ask(request(50, 0, users=[{"name": name} for name in ("u", "v")]))
     assert users.error_code is refused
     assert [(one.user, one.error_code) for one in users.results] == [("u", refused), ("v", refused)]
     assert not (await user.ask(request(50, 0, users=None))).results
 
     topic = {
-        "kind": "ReassignableTopic", "name": "t", "partitions": [_partition("ReassignablePartition", replicas=None)],
+        "name": "t", "partitions": [{"partition_index": 0, "replicas": None}],
     }  # fmt: skip
     moved = await user.ask(request(45, 0, timeout=WAIT, topics=[topic]))
     assert (moved.error_code, moved.responses[0].partitions[0].error_code) == (refused, refused)
@@ -186,13 +176,13 @@ async def test_offset_fetch_of_a_denied_group(listener: Listener, version: int) 
     """Up to v7 each partition has the code too; from v8 on the group alone, as in Kafka."""
     user, refused = await _user(listener), E.group_authorization_failed
     if version < 8:
-        topic = {"kind": "OffsetFetchRequestTopic", "name": "t", "partition_indexes": [0]}
+        topic = {"name": "t", "partition_indexes": [0]}
         answer = await user.ask(request(9, version, group_id="g", topics=[topic]))
         codes = [one.error_code for topic in answer.topics for one in topic.partitions]
         assert (answer.error_code, codes) == (refused, [refused])
         return
-    topic = {"kind": "OffsetFetchRequestTopics", "name": "t", "partition_indexes": [0]}
-    group = {"kind": "OffsetFetchRequestGroup", "group_id": "g", "topics": [topic]}
+    topic = {"name": "t", "partition_indexes": [0]}
+    group = {"group_id": "g", "topics": [topic]}
     (answered,) = (await user.ask(request(9, version, groups=[group]))).groups
     assert (answered.error_code, answered.topics) == (refused, ())
 
@@ -234,7 +224,7 @@ async def test_transaction_is_described_without_topics_that_may_not_be(listener:
     user = await _user(listener, *rules, topics=("t", "secret"))
     admin = await listener.login("admin")
     made = await admin.ask(request(22, 4, transaction_timeout=WAIT, **admin_of))
-    added = [{"kind": "AddPartitionsToTxnTopic", "name": name, "partitions": [0]} for name in ("t", "secret")]
+    added = [{"name": name, "partitions": [0]} for name in ("t", "secret")]
     producer = {"v3_and_below_producer_id": made.producer_id, "v3_and_below_producer_epoch": made.producer_epoch}
     await admin.ask(request(24, 3, v3_and_below_transactional_id="tx", v3_and_below_topics=added, **producer))
 

@@ -15,11 +15,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 from scramp import ScramClient
 
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.transactions import transactional
 from tests.support.valkey import ValkeyServer, free_port
-from tests.support.whole_broker import request
 from tidegate.app import App
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.security.users import SCRAM_MECHANISMS
@@ -271,13 +270,13 @@ async def test_log_115_scram_admin(listener: Listener) -> None:
     def upsert(name: str, iterations: int = 4096, mechanism: int = 1, salt: bytes = b"my-salt") -> dict[str, Any]:
         salted = b"s" * 32
         return {
-            "kind": "ScramCredentialUpsertion", "name": name, "mechanism": mechanism, "iterations": iterations,
+            "name": name, "mechanism": mechanism, "iterations": iterations,
             "salt": salt, "salted_password": salted,
         }  # fmt: skip
 
     answer = await admin.ask(
         request(
-            51, 0, deletions=[{"kind": "ScramCredentialDeletion", "name": "w", "mechanism": 1}],
+            51, 0, deletions=[{"name": "w", "mechanism": 1}],
             upsertions=[upsert("new"), upsert("v", 100), upsert("y", salt=b""), upsert("x"), upsert("x", mechanism=2)],
         )
     )  # fmt: skip
@@ -285,7 +284,7 @@ async def test_log_115_scram_admin(listener: Listener) -> None:
         "new": NONE, "v": E.unacceptable_credential, "y": E.unacceptable_credential, "w": E.resource_not_found,
         "x": E.duplicate_resource,
     }  # fmt: skip
-    names = [{"kind": "UserName", "name": name} for name in ("new", "new", "zz", "u")]
+    names = [{"name": name} for name in ("new", "new", "zz", "u")]
     answer = await admin.ask(request(50, 0, users=names))
     found = {one.user: (one.error_code, len(one.credential_infos)) for one in answer.results}
     assert found == {"new": (E.duplicate_resource, 0), "zz": (E.resource_not_found, 0), "u": (NONE, 2)}
@@ -302,7 +301,7 @@ def _rule(
     kind: int, name: str, operation: int, principal: str = "User:u", *, prefixed: bool = False, deny: bool = False
 ) -> Any:
     return {
-        "kind": "AclCreation", "resource_type": kind, "resource_name": name,
+        "resource_type": kind, "resource_name": name,
         "resource_pattern_type": 4 if prefixed else 3, "principal": principal, "host": "*", "operation": operation,
         "permission_type": 2 if deny else 3,
     }  # fmt: skip
@@ -315,7 +314,7 @@ async def _create_rules(client: RawClient, *rules: Any) -> list[ErrorCode]:
 
 async def _create_topics(client: RawClient, *names: str) -> list[ErrorCode]:
     topics = [
-        {"kind": "CreatableTopic", "name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [],
+        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [],
          "configs": []}
         for name in names
     ]  # fmt: skip
@@ -342,7 +341,7 @@ async def test_log_116_access_matrix(listener: Listener) -> None:
     assert codes == {"p-a": NONE, "p-x": E.topic_authorization_failed, "q": E.topic_authorization_failed}
     answer = await user.ask(produce_request([("p-a", [(0, BATCH)])]))
     assert answer.responses[0].partition_responses[0].error_code is E.topic_authorization_failed
-    protocols = [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": b""}]
+    protocols = [{"name": "range", "metadata": b""}]
     join = request(
         11, 5, group_id="g", session_timeout=WAIT, rebalance_timeout=WAIT, member_id="", group_instance_id=None,
         protocol_type="consumer", protocols=protocols,
@@ -359,7 +358,7 @@ async def test_heartbeat_that_repeats_another_is_judged_after_a_change_of_rules(
     joining = {
         "group_id": "g", "session_timeout": WAIT, "rebalance_timeout": WAIT, "group_instance_id": None,
         "protocol_type": "consumer",
-        "protocols": [{"kind": "JoinGroupRequestProtocol", "name": "range", "metadata": b""}],
+        "protocols": [{"name": "range", "metadata": b""}],
     }  # fmt: skip
     member_id = (await user.ask(request(11, 5, member_id="", **joining))).member_id
     joined = await user.ask(request(11, 5, member_id=member_id, **joining))
@@ -463,13 +462,13 @@ async def test_rights_beside_the_usual_ones(listener: Listener) -> None:
     admin = await listener.login("admin")
     assert set(await _create_topics(admin, "a-1", "a-2")) == {NONE}
     user = await listener.login("u")
-    partition = {"kind": "OffsetForLeaderPartition", "partition": 0, "leader_epoch": 0}
+    partition = {"partition": 0, "leader_epoch": 0}
     epochs = request(
-        23, 4, replica_id=-1, topics=[{"kind": "OffsetForLeaderTopic", "topic": "a-1", "partitions": [partition]}]
+        23, 4, replica_id=-1, topics=[{"topic": "a-1", "partitions": [partition]}]
     )  # fmt: skip
-    topic = {"kind": "WritableTxnMarkerTopic", "name": "absent", "partition_indexes": [0]}
+    topic = {"name": "absent", "partition_indexes": [0]}
     marker = {
-        "kind": "WritableTxnMarker", "producer_id": 1, "producer_epoch": 0, "transaction_result": False,
+        "producer_id": 1, "producer_epoch": 0, "transaction_result": False,
         "coordinator_epoch": 0, "topics": [topic],
     }  # fmt: skip
     markers = request(27, 1, markers=[marker])
@@ -483,7 +482,7 @@ async def test_rights_beside_the_usual_ones(listener: Listener) -> None:
         return code
 
     async def deleted(name: str) -> ErrorCode:
-        state = {"kind": "DeleteTopicState", "name": name, "topic_id": None}
+        state = {"name": name, "topic_id": None}
         code: ErrorCode = (await user.ask(request(20, 6, topics=[state], timeout=WAIT))).responses[0].error_code
         return code
 
@@ -506,14 +505,14 @@ async def test_created_topic_has_no_configs_without_describe_configs(listener: L
 
     async def created(name: str) -> tuple[ErrorCode, ErrorCode, int, bool]:
         topic = {
-            "kind": "CreatableTopic", "name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [],
+            "name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [],
             "configs": [],
         }  # fmt: skip
         [one] = (await user.ask(request(19, 7, topics=[topic], timeout=WAIT))).topics
         return one.error_code, one.topic_config_error_code, one.num_partitions, bool(one.configs)
 
     assert await created("c-1") == (NONE, E.topic_authorization_failed, -1, False)
-    old = {"kind": "CreatableTopic", "name": "c-0", "num_partitions": 2, "replication_factor": 1, "assignments": [],
+    old = {"name": "c-0", "num_partitions": 2, "replication_factor": 1, "assignments": [],
            "configs": []}  # fmt: skip
     assert [one.error_code for one in (await user.ask(request(19, 4, topics=[old], timeout=WAIT))).topics] == [NONE]
     assert await _create_rules(admin, _rule(TOPIC, "c-", describe_configs, prefixed=True)) == [NONE]

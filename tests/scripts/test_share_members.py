@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.shares import ShareWorld
 from tests.support.steps import sweep_expiry
-from tests.support.whole_broker import request
 from tidegate.groups.share import coordinator
 
 INVALID, FENCED, UNKNOWN = "INVALID_REQUEST", "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.log_broker import Connection
 from tests.support.shares import ACCEPT, ShareWorld, code
-from tests.support.whole_broker import request
 from tidegate.groups.share import offsets
 
 DESCRIBE, ALTER, DELETE, DELETE_GROUPS, LIST_GROUPS, DESCRIBE_GROUPS = 90, 91, 92, 42, 16, 15
@@ -28,9 +28,9 @@ def admin(shares: ShareWorld) -> Connection:
 async def described(shares: ShareWorld, *indexes: int, group: str = "jobs", version: int = 1) -> list[tuple[int, int]]:
     """(start offset, lag) of partitions of t1; of all that are known if none is named."""
     topics = [
-        {"kind": "DescribeShareGroupOffsetsRequestTopic", "topic_name": "t1", "partitions": list(indexes)}
+        {"topic_name": "t1", "partitions": list(indexes)}
     ] if indexes else None  # fmt: skip
-    asked = {"kind": "DescribeShareGroupOffsetsRequestGroup", "group_id": group, "topics": topics}
+    asked = {"group_id": group, "topics": topics}
     (found,) = (await admin(shares).ask(request(DESCRIBE, version, groups=[asked]))).groups
     assert found.error_code is ErrorCode.none
     return [
@@ -42,11 +42,8 @@ async def altered(shares: ShareWorld, *changes: tuple[str, int, int], group: str
     """Alter offsets (topic, partition, offset); the codes of the partitions, or of the request."""
     topics = [
         {
-            "kind": "AlterShareGroupOffsetsRequestTopic",
             "topic_name": topic,
-            "partitions": [
-                {"kind": "AlterShareGroupOffsetsRequestPartition", "partition_index": index, "start_offset": offset}
-            ],
+            "partitions": [{"partition_index": index, "start_offset": offset}],
         }
         for topic, index, offset in changes
     ]
@@ -58,7 +55,7 @@ async def altered(shares: ShareWorld, *changes: tuple[str, int, int], group: str
 
 async def deleted(shares: ShareWorld, topic: str, group: str = "jobs") -> str:
     """Delete the offsets of a topic; its code, or that of the request."""
-    topics = [{"kind": "DeleteShareGroupOffsetsRequestTopic", "topic_name": topic}]
+    topics = [{"topic_name": topic}]
     answer = await admin(shares).ask(request(DELETE, 0, group_id=group, topics=topics))
     return code(answer.error_code or answer.responses[0].error_code)
 
@@ -96,7 +93,7 @@ async def test_describe_share_offsets_repeated_group_is_read_once(
         return await partitions_of(store, keys)
 
     monkeypatch.setattr(offsets, "partitions_of", counted)
-    group = {"kind": "DescribeShareGroupOffsetsRequestGroup", "group_id": "jobs", "topics": None}
+    group = {"group_id": "jobs", "topics": None}
     found = (await admin(shares).ask(request(DESCRIBE, 1, groups=[group] * 300))).groups
 
     assert len(asked) == 1
@@ -227,10 +224,9 @@ async def test_scenario_10_a_group_id_has_one_type(shares: ShareWorld) -> None:
     assert (code(group.error_code), group.group_state) == (NOT_FOUND, "Dead")
     topics = [
         {
-            "kind": "OffsetCommitRequestTopic",
             "name": "t1",
             "partitions": [
-                {"kind": "OffsetCommitRequestPartition", "partition_index": 0, "committed_offset": 1,
+                {"partition_index": 0, "committed_offset": 1,
                  "committed_leader_epoch": -1, "committed_metadata": None}
             ],
         }
@@ -261,11 +257,8 @@ async def configure(
     shares: ShareWorld, *changes: tuple[str, int, str | None], group: str = "jobs", validate_only: bool = False
 ) -> str:
     """Alter configs of a group incrementally: (name, operation, value); the code."""
-    configs = [
-        {"kind": "AlterableConfig", "name": name, "config_operation": operation, "value": value}
-        for name, operation, value in changes
-    ]
-    resource = {"kind": "AlterConfigsResource", "resource_type": GROUP, "resource_name": group, "configs": configs}
+    configs = [{"name": name, "config_operation": operation, "value": value} for name, operation, value in changes]
+    resource = {"resource_type": GROUP, "resource_name": group, "configs": configs}
     (answer,) = (
         await admin(shares).ask(request(ALTER_CONFIGS, 1, resources=[resource], validate_only=validate_only))
     ).responses
@@ -325,7 +318,7 @@ async def test_groups_with_configs_are_listed(shares: ShareWorld) -> None:
     assert await configured(shares) == ["a b", "c"]
 
     assert await configure(shares, (interval, 1, None), group="c") == "NONE"
-    resource = {"kind": "AlterConfigsResource", "resource_type": GROUP, "resource_name": "a b", "configs": []}
+    resource = {"resource_type": GROUP, "resource_name": "a b", "configs": []}
     asked = request(LEGACY_ALTER_CONFIGS, 2, resources=[resource], validate_only=False)
     (answer,) = (await admin(shares).ask(asked)).responses
     assert code(answer.error_code) == "NONE"
@@ -353,7 +346,6 @@ async def test_configs_are_described_and_act_at_once(shares: ShareWorld) -> None
     assert await configure(shares, ("share.heartbeat.interval.ms", 1, None)) == "NONE"
 
     resource = {
-        "kind": "DescribeConfigsResource",
         "resource_type": GROUP,
         "resource_name": "jobs",
         "configuration_keys": None,

@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.kit.wire import RawClient
+from tests.kit.wire import request as asked
 from tests.support.whole_broker import WholeBroker
-from tests.support.whole_broker import request as asked
 from tidegate.apis import registry
 from tidegate.server.listener import Server
 from tidegate.server.pending_request import PendingRequest
@@ -64,7 +64,7 @@ def heartbeat() -> Any:
 
 
 def create_topic(name: str) -> Any:
-    topic = {"kind": "CreatableTopic", "name": name, "num_partitions": 1, "replication_factor": -1,
+    topic = {"name": name, "num_partitions": 1, "replication_factor": -1,
              "assignments": (), "configs": ()}  # fmt: skip
     return asked(19, 7, topics=[topic], validate_only=False)
 

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
+from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tests.support.whole_broker import request
 from tidegate.apis import bounded_answers
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups import staged_offsets
@@ -203,8 +203,8 @@ async def test_offset_delete_drops_what_is_pending_too(brokers: Brokers) -> None
     producer = await brokers.producer().init()
     assert await producer.commit_offset("g", 5) is NONE
     assert await producer.commit_offset("g", 6, topic="other") is NONE
-    topic = {"kind": "OffsetDeleteRequestTopic", "name": "t", "partitions": [
-        {"kind": "OffsetDeleteRequestPartition", "partition_index": 0},
+    topic = {"name": "t", "partitions": [
+        {"partition_index": 0},
     ]}  # fmt: skip
     assert (await brokers.ask(request(47, 0, group_id="g", topics=[topic]))).error_code is NONE
     assert await brokers.committed("g", stable=True) == (NONE, -1)
@@ -440,9 +440,9 @@ async def test_log_145_write_txn_markers(brokers: Brokers) -> None:
 
     async def mark(producer_id: int, epoch: int, coordinator_epoch: int, version: int = 1) -> ErrorCode:
         marker: dict[str, Any] = {
-            "kind": "WritableTxnMarker", "producer_id": producer_id, "producer_epoch": epoch,
+            "producer_id": producer_id, "producer_epoch": epoch,
             "transaction_result": False, "coordinator_epoch": coordinator_epoch,
-            "topics": [{"kind": "WritableTxnMarkerTopic", "name": "t", "partition_indexes": (0,)}],
+            "topics": [{"name": "t", "partition_indexes": (0,)}],
         }  # fmt: skip
         if version == 2:
             marker["transaction_version"] = 2
@@ -466,10 +466,10 @@ async def test_write_txn_markers_of_many_partitions_in_slices(brokers: Brokers, 
 
     async def pauses(topics: int, partitions: int) -> int:
         marker = {
-            "kind": "WritableTxnMarker", "producer_id": 1, "producer_epoch": 0, "transaction_result": True,
+            "producer_id": 1, "producer_epoch": 0, "transaction_result": True,
             "coordinator_epoch": 0,
             "topics": [
-                {"kind": "WritableTxnMarkerTopic", "name": "t", "partition_indexes": tuple(range(9, 9 + partitions))}
+                {"name": "t", "partition_indexes": tuple(range(9, 9 + partitions))}
             ] * topics,
         }  # fmt: skip
         asking, count = asyncio.ensure_future(brokers.ask(request(27, 1, markers=[marker]))), 0

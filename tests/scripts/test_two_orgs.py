@@ -20,7 +20,8 @@ from kio.schema.errors import ErrorCode
 from kio.serial.errors import SerialError
 
 from tests.conformance.differential.authorization_calls import CALLS, Resources
-from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.kit.wire import request
+from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
 from tidegate.store.store import Store
@@ -70,8 +71,8 @@ async def stage(store: Store, settings: Settings) -> AsyncIterator[Stage]:
     topic = await whole.create(TOPIC, 2, org=VICTIM)
     victim = whole.client(f"{SECRET}-app", "10.9.9.9", org=VICTIM)
     batch = build_batch([NewRecord(SECRET.encode(), SECRET.encode(), 1_700_000_000_000)])
-    partition = {"kind": "PartitionProduceData", "index": 0, "records": batch}
-    produced = {"kind": "TopicProduceData", "name": TOPIC, "partition_data": [partition]}
+    partition = {"index": 0, "records": batch}
+    produced = {"name": TOPIC, "partition_data": [partition]}
     await victim.ask(request(0, 9, transactional_id=None, acks=-1, timeout=WAIT, topic_data=[produced]))
     await victim.own(TOPIC, 0)
     await victim.commit(TOPIC, 1)
@@ -86,18 +87,18 @@ async def stage(store: Store, settings: Settings) -> AsyncIterator[Stage]:
 
 def attacks(stage: Stage) -> dict[str, Any]:
     """What a call about names alone does not try."""
-    member = {"kind": "MemberIdentity", "member_id": stage.member_id}
-    marker_topic = {"kind": "WritableTxnMarkerTopic", "name": TOPIC, "partition_indexes": [0]}
+    member = {"member_id": stage.member_id}
+    marker_topic = {"name": TOPIC, "partition_indexes": [0]}
     marker = {
-        "kind": "WritableTxnMarker", "producer_id": stage.producer_id, "producer_epoch": 0, "transaction_result": False,
+        "producer_id": stage.producer_id, "producer_epoch": 0, "transaction_result": False,
         "coordinator_epoch": 0, "topics": [marker_topic],
     }  # fmt: skip
-    config = {"kind": "AlterableConfig", "name": "retention.ms", "config_operation": 0, "value": "1"}
-    resource = {"kind": "AlterConfigsResource", "resource_type": 2, "resource_name": TOPIC, "configs": [config]}
-    partition = {"kind": "FetchPartition", "partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
-    fetched = {"kind": "FetchTopic", "topic_id": stage.topic_id, "partitions": [partition]}
-    quota = {"kind": "OpData", "key": "producer_byte_rate", "value": 1.0, "remove": False}
-    org = {"kind": "EntityData", "entity_type": "org", "entity_name": VICTIM}
+    config = {"name": "retention.ms", "config_operation": 0, "value": "1"}
+    resource = {"resource_type": 2, "resource_name": TOPIC, "configs": [config]}
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1_000}
+    fetched = {"topic_id": stage.topic_id, "partitions": [partition]}
+    quota = {"key": "producer_byte_rate", "value": 1.0, "remove": False}
+    org = {"entity_type": "org", "entity_name": VICTIM}
     return {
         "fetch by id": request(
             1, 13, max_wait=WAIT * 0, min_bytes=0, session_epoch=-1, topics=[fetched], forgotten_topics_data=[]
@@ -111,9 +112,9 @@ def attacks(stage: Stage) -> dict[str, Any]:
         "take the transactional id": _transactional(22, 4, transaction_timeout=WAIT),
         "alter configs": request(44, 1, resources=[resource], validate_only=False),
         "grow": request(37, 3, timeout=WAIT, validate_only=False, topics=[
-            {"kind": "CreatePartitionsTopic", "name": TOPIC, "count": 9, "assignments": None}]),
+            {"name": TOPIC, "count": 9, "assignments": None}]),
         "limit the other org": request(49, 1, validate_only=False, entries=[
-            {"kind": "EntryData", "entity": [org], "ops": [quota]}]),
+            {"entity": [org], "ops": [quota]}]),
     }  # fmt: skip
 
 

@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from yarl import URL
 
+from tests.kit.wire import request
 from tests.scripts.test_admin_people import PASSWORD, Admin, opened
-from tests.support.whole_broker import request
 from tidegate.cluster import audit
 from tidegate.groups.reset_plan import Choice
 from tidegate.http import login
@@ -202,10 +202,10 @@ async def _furnish(admin: Admin, org: str, stage: Stage) -> None:
         await client.produce(topic, 3)
         await client.own(topic, 0)
         partition = {
-            "kind": "OffsetCommitRequestPartition", "partition_index": 0, "committed_offset": 1,
+            "partition_index": 0, "committed_offset": 1,
             "committed_leader_epoch": -1, "committed_metadata": f"{SECRET}-metadata",
         }  # fmt: skip
-        topics = [{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": [partition]}]
+        topics = [{"name": topic, "partitions": [partition]}]
         await client.ask(request(
             8, 8, group_id=group, generation_id_or_member_epoch=client.generation, member_id=client.member_id,
             group_instance_id=None, topics=topics,

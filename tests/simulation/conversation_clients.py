@@ -32,9 +32,10 @@ from tests.kit.history import (
     TransactionEnd,
     now_ns,
 )
+from tests.kit.wire import request
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.transactions import transactional
-from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.groups import configs
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.protocol.consumer_blobs import read_assignment
@@ -78,9 +79,9 @@ class Conversation:
         ends = []
         for index in range(self.topic.partition_count):
             partition = {
-                "kind": "ListOffsetsPartition", "partition_index": index, "current_leader_epoch": -1, "timestamp": -1,
+                "partition_index": index, "current_leader_epoch": -1, "timestamp": -1,
             }  # fmt: skip
-            asked = [{"kind": "ListOffsetsTopic", "name": TOPIC, "partitions": [partition]}]
+            asked = [{"name": TOPIC, "partitions": [partition]}]
             answer = await self.brokers[0].client().ask(request(2, 5, replica_id=-1, isolation_level=1, topics=asked))
             ends.append(int(answer.topics[0].partitions[0].offset))
             self.history.add(LogBounds(now_ns(), self.partition(index), 0, ends[-1]))
@@ -357,8 +358,8 @@ class ShareMember:
 
     async def fetch(self, records_max: int) -> list[int]:
         """Offsets of the records that it was given."""
-        partition = {"kind": "FetchPartition", "partition_index": 0, "acknowledgement_batches": ()}
-        topic = {"kind": "FetchTopic", "topic_id": self._talk.topic.topic_id, "partitions": [partition]}
+        partition = {"partition_index": 0, "acknowledgement_batches": ()}
+        topic = {"topic_id": self._talk.topic.topic_id, "partitions": [partition]}
         answer = await self._client.ask(
             request(
                 78, 1, **self._member, share_session_epoch=self._session, max_wait=timedelta(milliseconds=50),
@@ -393,15 +394,14 @@ class ShareMember:
         kinds = dict.fromkeys(accepted, ACCEPT) | dict.fromkeys(released, RELEASE)
         batches = [
             {
-                "kind": "AcknowledgementBatch",
                 "first_offset": offset,
                 "last_offset": offset,
                 "acknowledge_types": (kind,),
             }
             for offset, kind in sorted(kinds.items())
         ]
-        partition = {"kind": "AcknowledgePartition", "partition_index": 0, "acknowledgement_batches": batches}
-        topic = {"kind": "AcknowledgeTopic", "topic_id": self._talk.topic.topic_id, "partitions": [partition]}
+        partition = {"partition_index": 0, "acknowledgement_batches": batches}
+        topic = {"topic_id": self._talk.topic.topic_id, "partitions": [partition]}
         began = now_ns()
         answer = await self._client.ask(
             request(79, 1, **self._member, share_session_epoch=self._session, topics=[topic])

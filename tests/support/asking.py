@@ -6,7 +6,7 @@ import asyncio
 from time import perf_counter
 from typing import Any
 
-from tests.kit import wire
+from bench.frames import decode_body, encode_body
 from tidegate.apis import registry
 from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.apis.registry import error_response
@@ -16,7 +16,20 @@ from tidegate.server.pending_request import code_of
 
 
 async def ask(context: BrokerContext, request: Any, client: Client | None = None, client_id: str = "test") -> Any:
-    """The answer to a kio request of any version, read by kio."""
+    """The answer to a kio request of any version, read by kio; an error of the whole request is its error response."""
+    key, version = int(type(request).__api_key__), int(type(request).__version__)
+    try:
+        return await ask_handler(context, request, client, client_id)
+    except KafkaError as error:
+        decoded = codec.decode(key, version, encode_body(request))
+        code = code_of(registry.load_all()[key].away, error)
+        return decode_body(key, version, codec.encode(key, version, error_response(key, decoded, code)))
+
+
+async def ask_handler(
+    context: BrokerContext, request: Any, client: Client | None = None, client_id: str = "test"
+) -> Any:
+    """The same. Raises what the handler raises."""
     key, version = int(type(request).__api_key__), int(type(request).__version__)
     answered: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -42,21 +55,13 @@ async def ask(context: BrokerContext, request: Any, client: Client | None = None
         draining=asyncio.Event(),
         answer_later=lambda work, request: context.tasks.start(work),
     )
-    frame = wire.encode_request(request, 1, None)
-    body = frame[4 + 10 + (request.__header_schema__.__version__ == 2) :]
-    api = registry.load_all()[key]
+    body, api = encode_body(request), registry.load_all()[key]
     decoded = memoryview(body) if api.raw else codec.decode(key, version, body)
     assert api.serves(version)
-    try:
-        if api.inline:
-            api.handler(call, decoded)
-        else:
-            response = await api.handler(call, decoded)
-            reply(response if isinstance(response, bytes | list) else codec.encode(key, version, response))
-    except KafkaError as error:
-        reply(codec.encode(key, version, error_response(key, decoded, code_of(api.away, error))))
+    if api.inline:
+        api.handler(call, decoded)
+    else:
+        response = await api.handler(call, decoded)
+        reply(response if isinstance(response, bytes | list) else codec.encode(key, version, response))
     async with asyncio.timeout(40):
-        raw = bytes(await answered)
-    response, size = wire._reader(key, version)(raw, 0)
-    assert size == len(raw)
-    return response
+        return decode_body(key, version, bytes(await answered))

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from types import SimpleNamespace
 from typing import Any, ClassVar
 from uuid import UUID
 
-from kio.serial import entity_reader, entity_writer
-
+from tests.support.asking import ask_handler
 from tests.support.built import build_broker
-from tidegate.apis import registry
-from tidegate.apis.call import BrokerContext, Call, Client
-from tidegate.protocol import codec
-from tidegate.protocol.schemas import load_request_schema, load_response_schema
+from tidegate.apis.call import BrokerContext, Client
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
@@ -110,46 +104,7 @@ class Broker:
 
     async def ask(self, request: Any) -> Any:
         """Answer a kio request of any version as a client would get it."""
-        schema = type(request)
-        api_key, version = int(schema.__api_key__), int(schema.__version__)
-        buffer = io.BytesIO()
-        entity_writer(load_request_schema(api_key, version))(buffer, request)
-        decoded = codec.decode(api_key, version, buffer.getvalue())
-        api = registry.load_all()[api_key]
-        replied: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def reply(body: Any) -> None:
-            replied.set_result(bytes(body) if isinstance(body, bytes | bytearray) else b"".join(body))
-
-        context = next(self._steps)
-        call = Call(
-            context=context,
-            client=Client(1, "127.0.0.1", 50_000),
-            api_key=api_key,
-            version=version,
-            correlation_id=1,
-            client_id="test",
-            arrived_s=perf_counter(),
-            reply=reply,
-            drop=lambda: None,
-            close=lambda reason: None,
-            run_alone=lambda: None,
-            mute=lambda seconds: None,
-            draining=asyncio.Event(),
-            answer_later=lambda work, request: context.tasks.start(work),
-        )
-        if api.inline:
-            api.handler(call, decoded)
-            async with asyncio.timeout(40):
-                body = await replied
-        else:
-            answer = await api.handler(call, decoded)
-            if not isinstance(answer, bytes | list):
-                answer = codec.encode(api_key, version, answer)
-            body = answer if isinstance(answer, bytes) else b"".join(answer)
-        response, size = entity_reader(load_response_schema(api_key, version))(body, 0)
-        assert size == len(body)
-        return response
+        return await ask_handler(next(self._steps), request, Client(1, "127.0.0.1", 50_000))
 
 
 def subscription(protocols: Mapping[str, bytes]) -> bytes:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from kio.serial import entity_reader, entity_writer
-
+from bench.frames import decode_body, encode_body, request, request_of_version
 from tests.support.built import build_broker
 from tidegate.apis import registry
 from tidegate.apis.call import BrokerContext, Call, Client
@@ -19,7 +17,6 @@ from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
 from tidegate.log.logs import Logs
 from tidegate.protocol import codec
-from tidegate.protocol.schemas import load_request_schema, load_response_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Catalog, Topic
@@ -53,9 +50,7 @@ class Connection:
         """Give a kio request of any version to its handler; hot ones are answered when they are."""
         schema = type(request)
         api_key, version = int(schema.__api_key__), int(schema.__version__)
-        buffer = io.BytesIO()
-        entity_writer(load_request_schema(api_key, version))(buffer, request)
-        return self.send_bytes(api_key, version, buffer.getvalue())
+        return self.send_bytes(api_key, version, encode_body(request))
 
     def send_bytes(self, api_key: int, version: int, body: bytes) -> Asked:
         """Give a request's body to its handler."""
@@ -63,10 +58,8 @@ class Connection:
 
         def reply(body: Any) -> None:
             parts = [body] if isinstance(body, bytes | bytearray | memoryview) else body
-            asked.body = whole = b"".join(parts)
-            response, size = entity_reader(load_response_schema(api_key, version))(whole, 0)
-            assert size == len(whole)
-            asked.answer.set_result(response)
+            asked.body = b"".join(parts)
+            asked.answer.set_result(decode_body(api_key, version, asked.body))
 
         def close(reason: str) -> None:
             asked.closed = reason
@@ -95,7 +88,7 @@ class Connection:
             response = error_response(call.api_key, request, error.code)
         written = isinstance(response, bytes | list)
         body = b"".join(response) if written else codec.encode(call.api_key, call.version, response)
-        return entity_reader(load_response_schema(call.api_key, call.version))(body, 0)[0]
+        return decode_body(call.api_key, call.version, body)
 
     async def ask(self, request: Any, timeout_s: float = 40.0) -> Any:
         """Send, and wait for the answer."""
@@ -155,23 +148,12 @@ def produce_request(
     transactional_id: str | None = None,
 ) -> Any:
     """A Produce request: per topic (name, or id from v13 on) its (partition, records)."""
-    schema = load_request_schema(0, version)
-    module = __import__(schema.__module__, fromlist=["TopicProduceData"])
     named = "topic_id" if version >= 13 else "name"
-    return schema(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout=_ms(timeout_ms),
-        topic_data=tuple(
-            module.TopicProduceData(
-                **{named: topic},
-                partition_data=tuple(
-                    module.PartitionProduceData(index=index, records=records) for index, records in partitions
-                ),
-            )
-            for topic, partitions in topics
-        ),
-    )
+    data = [
+        {named: topic, "partition_data": [{"index": index, "records": records} for index, records in partitions]}
+        for topic, partitions in topics
+    ]
+    return request(0, version, transactional_id=transactional_id, acks=acks, timeout=timeout_ms, topic_data=data)
 
 
 def fetch_request(
@@ -187,43 +169,18 @@ def fetch_request(
     forgotten: Sequence[tuple[str | uuid.UUID, Sequence[int]]] = (),
 ) -> Any:
     """A Fetch request: per topic its (partition, offset[, other fields])."""
-    schema = load_request_schema(1, version)
-    module = __import__(schema.__module__, fromlist=["FetchTopic"])
     named = "topic_id" if version >= 13 else "topic"
-    defaults: dict[str, Any] = {"partition_max_bytes": partition_max_bytes}
-    if version >= 5:
-        defaults["log_start_offset"] = -1
-    if version >= 9:
-        defaults["current_leader_epoch"] = -1
-    if version >= 12:
-        defaults["last_fetched_epoch"] = -1
+    defaults = {
+        "partition_max_bytes": partition_max_bytes, "log_start_offset": -1, "current_leader_epoch": -1,
+        "last_fetched_epoch": -1,
+    }  # fmt: skip
 
-    def partition(asked: Any) -> Any:
-        index, offset, *more = asked
-        return module.FetchPartition(**(defaults | {"partition": index, "fetch_offset": offset} | (more or [{}])[0]))
+    def partition(index: int, offset: int, more: dict[str, int] | None = None) -> dict[str, int]:
+        return {**defaults, "partition": index, "fetch_offset": offset, **(more or {})}
 
-    fields: dict[str, Any] = {
-        "max_wait": _ms(max_wait_ms),
-        "min_bytes": min_bytes,
-        "max_bytes": max_bytes,
-        "isolation_level": isolation_level,
-        "topics": tuple(
-            module.FetchTopic(**{named: topic}, partitions=tuple(map(partition, asked))) for topic, asked in topics
-        ),
-    }
-    if version < 15:
-        fields["replica_id"] = -1
-    if version >= 7:
-        fields |= {"session_id": session[0], "session_epoch": session[1]}
-        fields["forgotten_topics_data"] = tuple(
-            module.ForgottenTopic(**{named: topic}, partitions=tuple(indexes)) for topic, indexes in forgotten
-        )
-    if version >= 11:
-        fields["rack_id"] = ""
-    return schema(**fields)
-
-
-def _ms(value: int) -> Any:
-    import datetime
-
-    return datetime.timedelta(milliseconds=value)
+    return request_of_version(
+        1, version, replica_id=-1, max_wait=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, rack_id="",
+        isolation_level=isolation_level, session_id=session[0], session_epoch=session[1],
+        topics=[{named: topic, "partitions": [partition(*one) for one in asked]} for topic, asked in topics],
+        forgotten_topics_data=[{named: topic, "partitions": list(indexes)} for topic, indexes in forgotten],
+    )  # fmt: skip

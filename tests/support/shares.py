@@ -14,10 +14,10 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.clock import SteppedClock
 from tests.support.log_broker import Asked, Connection, LogBroker, produce_request
 from tests.support.logs import batch_bytes
-from tests.support.whole_broker import request
 from tidegate.apis.registry import error_response
 from tidegate.errors import KafkaError
 from tidegate.groups.expire_and_retry import group_script_args, group_script_keys
@@ -205,13 +205,13 @@ class Member:
             "group_id": "jobs",
             "member_id": f"member-{self.name}",
             "share_session_epoch": epoch,
-            "max_wait": max_wait_ms * _MS,
+            "max_wait": max_wait_ms,
             "min_bytes": 1,
             "max_bytes": 1 << 20,
             "max_records": max_records,
             "batch_size": 500,
             "share_acquire_mode": mode,
-            "topics": _topics(topic_id, wanted, "FetchTopic", "FetchPartition"),
+            "topics": _topics(topic_id, wanted),
             "forgotten_topics_data": _forgotten(topic_id, forget),
             **fields,
         }
@@ -247,7 +247,7 @@ class Member:
             "group_id": "jobs",
             "member_id": f"member-{self.name}",
             "share_session_epoch": epoch,
-            "topics": _topics(topic_id, acks or {}, "AcknowledgeTopic", "AcknowledgePartition"),
+            "topics": _topics(topic_id, acks or {}),
             **fields,
         }
         self.session_epoch = epoch + 1
@@ -264,26 +264,20 @@ class Member:
         return await self.acknowledge({0: [(first, last, kinds or (ACCEPT,))]}, **fields)
 
 
-def _topics(topic_id: UUID, partitions: Acks, topic_kind: str, kind: str) -> list[Any]:
+def _topics(topic_id: UUID, partitions: Acks) -> list[Any]:
     named = [
         {
-            "kind": kind,
             "partition_index": index,
             "acknowledgement_batches": [
-                {
-                    "kind": "AcknowledgementBatch",
-                    "first_offset": first,
-                    "last_offset": last,
-                    "acknowledge_types": list(types),
-                }
+                {"first_offset": first, "last_offset": last, "acknowledge_types": list(types)}
                 for first, last, types in batches
             ],
         }
         for index, batches in partitions.items()
     ]
-    return [{"kind": topic_kind, "topic_id": topic_id, "partitions": named}] if named else []
+    return [{"topic_id": topic_id, "partitions": named}] if named else []
 
 
 def _forgotten(topic_id: UUID, indexes: Iterable[int]) -> list[Any]:
     forgotten = list(indexes)
-    return [{"kind": "ForgottenTopic", "topic_id": topic_id, "partitions": forgotten}] if forgotten else []
+    return [{"topic_id": topic_id, "partitions": forgotten}] if forgotten else []

@@ -14,8 +14,9 @@ from uuid import UUID
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.logs import batch_bytes
-from tests.support.whole_broker import ClientOf, WholeBroker, request
+from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.apis import (
     committed_offsets,
     discovery,
@@ -123,7 +124,7 @@ class Brokers:
 
     async def _fetch(self, topic: str, offset: int, index: int, committed: bool, max_wait_ms: int) -> Fetched:
         partition = {
-            "kind": "FetchPartition", "partition": index, "current_leader_epoch": -1, "fetch_offset": offset,
+            "partition": index, "current_leader_epoch": -1, "fetch_offset": offset,
             "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 1 << 20,
         }  # fmt: skip
         answer = await self.ask(
@@ -131,7 +132,7 @@ class Brokers:
                 1, 12, max_wait=timedelta(milliseconds=max_wait_ms), min_bytes=1, max_bytes=1 << 24,
                 isolation_level=int(committed), session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
                 replica_id=-1,
-                topics=[{"kind": "FetchTopic", "topic": topic, "partitions": [partition]}],
+                topics=[{"topic": topic, "partitions": [partition]}],
             )
         )  # fmt: skip
         [found] = answer.responses[0].partitions
@@ -153,7 +154,7 @@ class Brokers:
 
     async def committed(self, group: str, *, stable: bool, everything: bool = False) -> tuple[ErrorCode, int] | None:
         """OffsetFetch v7 of `t` 0, or of everything: code and offset; None without an answer for it."""
-        wanted = [{"kind": "OffsetFetchRequestTopic", "name": "t", "partition_indexes": (0,)}]
+        wanted = [{"name": "t", "partition_indexes": (0,)}]
         answer = await self.ask(
             request(9, 7, group_id=group, require_stable=stable, topics=None if everything else wanted)
         )
@@ -164,12 +165,12 @@ class Brokers:
     async def list_offset(self, topic: str, timestamp: int = -1, *, committed: bool = False) -> int:
         """ListOffsets v5."""
         partition = {
-            "kind": "ListOffsetsPartition", "partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp,
+            "partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp,
         }  # fmt: skip
         answer = await self.ask(
             request(
                 2, 5, replica_id=-1, isolation_level=int(committed),
-                topics=[{"kind": "ListOffsetsTopic", "name": topic, "partitions": [partition]}],
+                topics=[{"name": topic, "partitions": [partition]}],
             )
         )  # fmt: skip
         offset: int = answer.topics[0].partitions[0].offset
@@ -219,7 +220,7 @@ class Producer:
                 24, version, v3_and_below_transactional_id=self.transactional_id, v3_and_below_producer_id=self.id,
                 v3_and_below_producer_epoch=self.epoch if epoch is None else epoch,
                 v3_and_below_topics=[
-                    {"kind": "AddPartitionsToTxnTopic", "name": topic, "partitions": (index,)}
+                    {"name": topic, "partitions": (index,)}
                     for topic, index in partitions
                 ],
             )
@@ -242,8 +243,8 @@ class Producer:
             request(
                 0, version, transactional_id=transactional_id or self.transactional_id, acks=-1,
                 timeout=timedelta(seconds=30),
-                topic_data=[{"kind": "TopicProduceData", "name": topic, "partition_data": [{
-                    "kind": "PartitionProduceData", "index": index, "records": raw if plain else transactional(raw),
+                topic_data=[{"name": topic, "partition_data": [{
+                    "index": index, "records": raw if plain else transactional(raw),
                 }]}],
             )
         )  # fmt: skip
@@ -300,14 +301,14 @@ class Producer:
         label = "topic_id" if version >= 6 else "name"
         member = {"generation_id": generation, "member_id": member_id, "group_instance_id": instance_id}
         partition = {
-            "kind": "TxnOffsetCommitRequestPartition", "partition_index": 0, "committed_offset": offset,
+            "partition_index": 0, "committed_offset": offset,
             "committed_leader_epoch": -1, "committed_metadata": metadata,
         }  # fmt: skip
         answer = await self.brokers.ask(
             request(
                 28, version, transactional_id=self.transactional_id, group_id=group, producer_id=self.id,
                 producer_epoch=self.epoch, **(member if version >= 3 else {}),
-                topics=[{"kind": "TxnOffsetCommitRequestTopic", label: topic, "partitions": [partition]}],
+                topics=[{label: topic, "partitions": [partition]}],
             )
         )  # fmt: skip
         code: ErrorCode = answer.topics[0].partitions[0].error_code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -10,35 +9,20 @@ from typing import Any
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
 from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
 from tidegate.apis.call import BrokerContext, Client
 from tidegate.protocol.consumer_blobs import write_assignment, write_subscription
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Topic
 
 _NONE = ErrorCode.none
 _connections = iter(range(1, 1 << 31))
-
-
-def request(api_key: int, version: int, **values: Any) -> Any:
-    """A kio request; dicts in lists are entities named by `kind`."""
-    module = sys.modules[load_request_schema(api_key, version).__module__]
-
-    def build(value: Any) -> Any:
-        if isinstance(value, dict):
-            fields = dict(value)
-            return getattr(module, fields.pop("kind"))(**{name: build(one) for name, one in fields.items()})
-        return tuple(map(build, value)) if isinstance(value, list) else value
-
-    [schema] = [one for one in vars(module).values() if getattr(one, "__type__", None) is EntityType.request]
-    return schema(**{name: build(value) for name, value in values.items()})
 
 
 class WholeBroker:
@@ -139,8 +123,8 @@ class ClientOf:
         asked = request(
             8, version, group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
             group_instance_id=None,
-            topics=[{"kind": "OffsetCommitRequestTopic", "name": topic, "partitions": [{
-                "kind": "OffsetCommitRequestPartition", "partition_index": index, "committed_offset": offset,
+            topics=[{"name": topic, "partitions": [{
+                "partition_index": index, "committed_offset": offset,
                 "committed_leader_epoch": -1, "committed_metadata": "",
             }]}],
         )  # fmt: skip
@@ -152,7 +136,7 @@ class ClientOf:
         """The group's committed offset; -1 without."""
         asked = request(
             9, 7, group_id=self.group_id, require_stable=False,
-            topics=[{"kind": "OffsetFetchRequestTopic", "name": topic, "partition_indexes": (index,)}],
+            topics=[{"name": topic, "partition_indexes": (index,)}],
         )  # fmt: skip
         answer = await self.ask(asked)
         offset: int = answer.topics[0].partitions[0].committed_offset
@@ -166,7 +150,7 @@ class ClientOf:
                     11, 9, group_id=self.group_id, session_timeout=timedelta(seconds=30),
                     rebalance_timeout=timedelta(seconds=60), member_id=self.member_id, group_instance_id=None,
                     protocol_type="consumer", reason=None,
-                    protocols=[{"kind": "JoinGroupRequestProtocol", "name": "range",
+                    protocols=[{"name": "range",
                                 "metadata": write_subscription(topics)}],
                 )
             )  # fmt: skip
@@ -184,7 +168,7 @@ class ClientOf:
             request(
                 14, 5, group_id=self.group_id, generation_id=self.generation, member_id=self.member_id,
                 group_instance_id=None, protocol_type="consumer", protocol_name="range",
-                assignments=[{"kind": "SyncGroupRequestAssignment", "member_id": member_id,
+                assignments=[{"member_id": member_id,
                               "assignment": write_assignment(parts)} for member_id, parts in (plan or {}).items()],
             )
         )  # fmt: skip
@@ -201,7 +185,7 @@ class ClientOf:
         answer = await self.ask(
             request(
                 13, 5, group_id=self.group_id,
-                members=[{"kind": "MemberIdentity", "member_id": self.member_id, "group_instance_id": None,
+                members=[{"member_id": self.member_id, "group_instance_id": None,
                           "reason": None}],
             )
         )  # fmt: skip

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from tests.conformance.differential.deliveries import Deliveries
 from tests.conformance.differential.lockstep import Conversation, Target, make_topics
-from tests.conformance.differential.messages import build_by_key
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.support.logs import batch_bytes
 
 _STEPS: Final = (20, 45)
@@ -75,10 +74,10 @@ async def _prepare(talk: Conversation, target: Target, workers: list[Worker]) ->
         ready = 0
         while ready < partition_count:
             topics = [{"topic_id": target.topics[topic], "partitions": partitions}]
-            answer = await client.ask(build_by_key(78, 1, fetch | {"share_session_epoch": 0, "topics": topics}))
+            answer = await client.ask(request(78, 1, **fetch, share_session_epoch=0, topics=topics))
             assert answer.error_code.name == "none", answer
             ready = sum(one.error_code.name == "none" for found in answer.responses for one in found.partitions)
-        await client.ask(build_by_key(78, 1, fetch | {"share_session_epoch": -1, "topics": []}))
+        await client.ask(request(78, 1, **fetch, share_session_epoch=-1, topics=[]))
 
 
 async def _heartbeat(talk: Conversation, target: Target, client: RawClient, worker: Worker) -> bool:
@@ -86,7 +85,7 @@ async def _heartbeat(talk: Conversation, target: Target, client: RawClient, work
     epoch = worker.epochs.get(target.name, 0)
     names = [worker.topic] if epoch == 0 else None
     values = {"group_id": talk.group, "member_id": worker.name, "member_epoch": epoch, "rack_id": None}
-    answer = await client.ask(build_by_key(76, 1, values | {"subscribed_topic_names": names}))
+    answer = await client.ask(request(76, 1, **values, subscribed_topic_names=names))
     assert answer.error_code.name == "none", answer
     worker.epochs[target.name] = answer.member_epoch
     return answer.assignment is not None and bool(answer.assignment.topic_partitions)

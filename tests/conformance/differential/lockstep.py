@@ -22,9 +22,9 @@ from uuid import UUID, uuid4
 
 from bench.cluster import CONNECTIONS_STAY, Cluster
 from bench.kafka_peer import KafkaPeer
-from tests.conformance.differential.messages import PEER_VERSION, build, build_by_key
+from tests.conformance.differential.messages import PEER_VERSION, build
 from tests.conformance.differential.observed import Allowed, Difference, Tally, compare
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request, request_of_version
 
 TOPICS: Final = {"t4": 4, "t2": 2, "t1": 1}
 """The topics of every conversation, with their partitions."""
@@ -102,7 +102,7 @@ class Conversation:
         clients = await self.connected(actor)
         values = {"group_id": self.group, **values}
         plain = [resolved(values, target) for target in self.targets]
-        requests = [build_by_key(key, version, one) for one in plain]
+        requests = [request_of_version(key, version, **one) for one in plain]
         api = type(requests[0]).__name__.removesuffix("Request")
         await self.answered(api, clients, requests)
         kafka, tidegate = self.last.values()
@@ -288,10 +288,10 @@ async def _warm(targets: Targets) -> None:
             await _until(client, found, lambda answer: answer.coordinators[0].error_code.name == "none")
         fetch = build("OffsetFetch", 5, {"group_id": "warm", "topics": []})
         await _until(client, fetch, lambda answer: answer.error_code.name == "none")
-    init = {"transactional_id": None, "transaction_timeout": 1_000, "producer_id": -1, "producer_epoch": -1}
+    init = request(22, 4, transactional_id=None, transaction_timeout=1_000, producer_id=-1, producer_epoch=-1)
     for target in targets:  # answers without a producer have the id 0, so nobody has it
         async with await RawClient.connect(target.addresses[0]) as client, asyncio.timeout(_WARM_S):
-            await _until(client, build_by_key(22, 4, init), lambda answer: answer.producer_id >= 0)
+            await _until(client, init, lambda answer: answer.producer_id >= 0)
 
 
 async def _until(client: RawClient, request: Any, is_good: Callable[[Any], bool]) -> None:
@@ -305,11 +305,9 @@ async def make_topics(targets: Targets, topics: Mapping[str, int]) -> None:
         {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
         for name, count in topics.items()
     ]
-    create = build_by_key(19, 7, {"topics": wanted, "timeout": 30_000, "validate_only": False})
+    create = request(19, 7, topics=wanted, timeout=30_000, validate_only=False)
     names = [{"topic_id": None, "name": name} for name in topics]
-    metadata = build_by_key(3, 12, {
-        "topics": names, "allow_auto_topic_creation": False, "include_topic_authorized_operations": False,
-    })  # fmt: skip
+    metadata = request(3, 12, topics=names, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     for target in targets:
         async with await RawClient.connect(target.addresses[0]) as client, asyncio.timeout(_WARM_S):
             await client.ask(create, _WARM_S)

@@ -12,9 +12,8 @@ from typing import Any, Final
 from tests.conformance.differential import lockstep
 from tests.conformance.differential.lockstep import Ended, Target, Targets, make_topics
 from tests.conformance.differential.log_batches import RECENT, Shape, batches_in
-from tests.conformance.differential.messages import build_by_key
 from tests.conformance.differential.observed import CLOSED, Allowed, Difference
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request_of_version
 
 _TIMES: Final = frozenset({
     "timestamp", "last_timestamp", "log_append_time", "transaction_start_time",
@@ -116,7 +115,7 @@ class Conversation(lockstep.Conversation):
             name = getattr(topic, "topic", None) or self.targets.tidegate.name_of(topic.topic_id)
             partitions = [{"partition_index": one.partition, "timestamp": -1} for one in topic.partitions]
             topics = [{"name": name, "partitions": partitions}]
-            await client.ask(build_by_key(2, 1, {"replica_id": -1, "topics": topics}))
+            await client.ask(request_of_version(2, 1, replica_id=-1, topics=topics))
 
     async def ask(self, *asked: Any, **values: Any) -> Any:
         """Ask both, as ever; a connection that both close ends the conversation. Raises Ended."""
@@ -175,7 +174,7 @@ class Conversation(lockstep.Conversation):
     async def each(self, is_done: Callable[[Any], bool], key: int, version: int, **values: Any) -> None:
         """Ask each target, without a comparison, until its answer is done."""
         for target, client in zip(self.targets, await self.connected("waiter"), strict=True):
-            request = build_by_key(key, version, lockstep.resolved(values, target))
+            request = request_of_version(key, version, **lockstep.resolved(values, target))
             async with asyncio.timeout(_TRANSIENT_S):
                 while not is_done(await client.ask(request)):
                     await asyncio.sleep(_PAUSE_S)

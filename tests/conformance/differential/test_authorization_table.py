@@ -24,8 +24,7 @@ from bench.cluster import Cluster, free_port
 from bench.jars import PeerUnavailable
 from bench.kafka_peer import KafkaPeer
 from tests.conformance.differential.authorization_calls import CALLS, NOT_CALLED, CallOfApi, Resources
-from tests.kit.wire import RawClient
-from tests.support.whole_broker import request
+from tests.kit.wire import RawClient, request
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.security.acls import OPERATIONS_OF, Operation, ResourceType
 from tidegate.server.authorization.rules import RULES
@@ -63,7 +62,7 @@ class User:
     def _rule(self, kind: ResourceType, operation: Operation, permission: int = 3) -> dict[str, Any]:
         name, pattern = (_PREFIXES[kind], 4) if kind in _PREFIXES else ("kafka-cluster", 3)
         return {
-            "kind": "AclCreation", "resource_type": int(kind), "resource_name": name, "resource_pattern_type": pattern,
+            "resource_type": int(kind), "resource_name": name, "resource_pattern_type": pattern,
             "principal": f"User:{self.name}", "host": "*", "operation": int(operation), "permission_type": permission,
         }  # fmt: skip
 
@@ -133,7 +132,7 @@ async def _created(address: str, all_users: list[User]) -> Mapping[str, UUID]:
     """Topics, groups, transactional ids and access rules of all users; topic ids by user."""
     async with asyncio.timeout(_WAIT_S), _client(address, "admin") as admin:
         topics = [
-            {"kind": "CreatableTopic", "name": f"t.{user.name}", "num_partitions": 1, "replication_factor": 1,
+            {"name": f"t.{user.name}", "num_partitions": 1, "replication_factor": 1,
              "assignments": [], "configs": []}
             for user in all_users
         ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kit import wire
+from bench.frames import decode_body
 from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.protocol.versions import Fields
 from tidegate.topics.config_keys import ConfigType
@@ -37,9 +37,8 @@ def test_described_configs_are_read_as_they_were_added(version: int) -> None:
     answer.add(resource("j"), described("5"), ErrorCode.none, None)
     body = b"".join(answer.parts())
 
-    response, size = wire._reader(32, version)(body, 0)
+    response = decode_body(32, version, body)
 
-    assert size == len(body)
     named = {one.resource_name: one for one in response.results}
     assert [*named] == ["g", "h", "i", "j"]
     assert (named["i"].error_code, named["i"].error_message, named["i"].configs) == (
@@ -70,4 +69,4 @@ def test_described_configs_of_many_resources_share_their_bytes() -> None:
 def test_described_configs_without_a_resource() -> None:
     for version in (3, 4):
         body = b"".join(DescribedConfigs(version, REQUEST).parts())
-        assert wire._reader(32, version)(body, 0)[0].results == ()
+        assert decode_body(32, version, body).results == ()

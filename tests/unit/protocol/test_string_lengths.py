@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kit.wire import encode_request
-from tests.support.whole_broker import request
+from tests.kit.wire import encode_request, request
 from tidegate.protocol.codec import decode
 from tidegate.protocol.primitives import STRING_BYTES_MAX, DecodeError
 
