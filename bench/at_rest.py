@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import time
-from datetime import timedelta
 from typing import Any, Final
 
 import redis
@@ -14,9 +13,9 @@ import uvloop
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
-from bench.endpoint import Endpoint
+from bench.endpoint import Endpoint, create_topics
 from bench.hot import commit_frame
-from bench.kafka_wire import CREATE_TOPICS, INIT_PRODUCER_ID, OFFSET_COMMIT, MeasureFailed, Wire, decode, request
+from bench.kafka_wire import INIT_PRODUCER_ID, OFFSET_COMMIT, MeasureFailed, Wire, decode, request
 from bench.members import Group, Member
 from bench.processes import cpu_seconds
 from bench.start import resident_bytes
@@ -76,17 +75,9 @@ async def _create(endpoint: Endpoint, partitions: int) -> None:
     """Empty topics of at most 500 partitions. Raises MeasureFailed."""
     wire = await endpoint.wire()
     sizes = [min(_TOPIC_PARTITIONS, partitions - made) for made in range(0, partitions, _TOPIC_PARTITIONS)]
-    topic = request(CREATE_TOPICS).CreatableTopic
     for first in range(0, len(sizes), _TOPICS_AT_ONCE):
-        topics = tuple(
-            topic(name=f"rest-{first + n}", num_partitions=size, replication_factor=1, assignments=(), configs=())
-            for n, size in enumerate(sizes[first : first + _TOPICS_AT_ONCE])
-        )
-        made = await wire.ask(
-            CREATE_TOPICS, timeout_s=120.0, topics=topics, timeout=timedelta(seconds=90), validate_only=False
-        )
-        if errors := {one.error_code.name for one in made.topics if one.error_code is not ErrorCode.none}:
-            raise MeasureFailed(f"CreateTopics: {', '.join(sorted(errors))}")
+        counts = {f"rest-{first + n}": size for n, size in enumerate(sizes[first : first + _TOPICS_AT_ONCE])}
+        await create_topics(wire, counts)
     wire.close()
 
 
@@ -114,10 +105,10 @@ async def _initialise(endpoint: Endpoint, ids: int) -> None:
     """Transactional ids that have a producer id, and no transaction. Raises MeasureFailed."""
     wire = await endpoint.wire()
     for number in range(ids):
-        answer = await wire.ask(
-            INIT_PRODUCER_ID, transactional_id=f"rest-{number}", transaction_timeout=timedelta(minutes=1),
-            producer_id=-1, producer_epoch=-1,
-        )  # fmt: skip
+        answer = await wire.ask(request(
+            INIT_PRODUCER_ID, transactional_id=f"rest-{number}", transaction_timeout=60_000, producer_id=-1,
+            producer_epoch=-1,
+        ))  # fmt: skip
         if answer.error_code is not ErrorCode.none:
             raise MeasureFailed(f"InitProducerId: {answer.error_code.name}")
     wire.close()

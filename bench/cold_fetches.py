@@ -10,7 +10,6 @@ import random
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
 from pyarrow import parquet
@@ -112,19 +111,13 @@ async def fetches(address: str, topic: str, listed: list[Place], root: str, coun
 
 async def _fetch(wire: Wire, topic: str, place: Place) -> int:
     """Fetch from where a row group begins; the bytes of records that came. Raises MeasureFailed."""
-    module = request(FETCH)
-    part = module.FetchPartition(
-        partition=place.partition, current_leader_epoch=-1, fetch_offset=place.base_offset, log_start_offset=-1,
-        partition_max_bytes=_FETCH_BYTES,
-    )  # fmt: skip
-    frame = encode(
-        FETCH,
-        module.FetchRequest(
-            replica_id=-1, max_wait=timedelta(seconds=5), min_bytes=1, max_bytes=_FETCH_BYTES, isolation_level=0,
-            session_id=0, session_epoch=-1, topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
-            forgotten_topics_data=(), rack_id="",
-        ),
-    )  # fmt: skip
+    part = {
+        "partition": place.partition, "fetch_offset": place.base_offset, "partition_max_bytes": _FETCH_BYTES,
+    }  # fmt: skip
+    frame = encode(request(
+        FETCH, max_wait=5_000, min_bytes=1, max_bytes=_FETCH_BYTES, topics=[{"topic": topic, "partitions": [part]}],
+        forgotten_topics_data=[],
+    ))  # fmt: skip
     payload = await wire.send(frame)
     if len(payload) < _FETCH_BYTES // 8:
         answer = decode(FETCH, payload).responses[0].partitions[0]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -54,7 +53,7 @@ class Endpoint:
         """host:port of a group's coordinator. Raises MeasureFailed."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while True:
-            found = await wire.ask(FIND_COORDINATOR, key=group_id, key_type=0)
+            found = await wire.ask(request(FIND_COORDINATOR, key=group_id, key_type=0))
             if found.error_code is ErrorCode.none:
                 return f"{found.host}:{found.port}"
             if time.monotonic() > deadline:
@@ -66,29 +65,21 @@ class Endpoint:
         """A topic of that many partitions: its name, and each partition's leader; deleted at the end."""
         name = f"bench-{name}-{os.getpid()}-{time.monotonic_ns() // 1_000_000}"
         wire = await self.wire()
-        topic = request(CREATE_TOPICS).CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
-        )
-        made = await wire.ask(CREATE_TOPICS, topics=(topic,), timeout=timedelta(seconds=30), validate_only=False)
-        if made.topics[0].error_code is not ErrorCode.none:
-            raise MeasureFailed(f"CreateTopics: {made.topics[0].error_code.name}")
+        await create_topics(wire, {name: partitions})
         try:
             yield name, await self._leaders(wire, name, partitions)
         finally:
-            await wire.ask(DELETE_TOPICS, topic_names=(name,), timeout=timedelta(seconds=30))
+            await wire.ask(request(DELETE_TOPICS, topic_names=(name,), timeout=30_000))
             wire.close()
 
     async def _leaders(self, wire: Wire, name: str, partitions: int) -> list[str]:
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        wanted = (request(METADATA).MetadataRequestTopic(name=name),)
+        wanted = request(
+            METADATA, topics=[{"name": name}], allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+        )  # fmt: skip
         while time.monotonic() < deadline:
-            reported = await wire.ask(
-                METADATA,
-                topics=wanted,
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
+            reported = await wire.ask(wanted)
             addresses = {broker.node_id: f"{broker.host}:{broker.port}" for broker in reported.brokers}
             leaders = {part.partition_index: part.leader_id for part in reported.topics[0].partitions}
             if len(leaders) == partitions and all(leader in addresses for leader in leaders.values()):
@@ -101,14 +92,20 @@ class Endpoint:
         ends = []
         for index, address in enumerate(leaders):
             wire = await Wire.connect(address)
-            module = request(LIST_OFFSETS)
-            part = module.ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=_LATEST)
-            reported: Any = await wire.ask(
-                LIST_OFFSETS,
-                replica_id=-1,
-                isolation_level=0,
-                topics=(module.ListOffsetsTopic(name=topic, partitions=(part,)),),
-            )
+            part = {"partition_index": index, "timestamp": _LATEST}
+            topics = [{"name": topic, "partitions": [part]}]
+            reported: Any = await wire.ask(request(LIST_OFFSETS, replica_id=-1, isolation_level=0, topics=topics))
             ends.append(int(reported.topics[0].partitions[0].offset))
             wire.close()
         return ends
+
+
+async def create_topics(wire: Wire, partition_counts: Mapping[str, int]) -> None:
+    """Create topics without replicas. Raises MeasureFailed."""
+    topics = [
+        {"name": name, "num_partitions": count, "replication_factor": 1, "assignments": [], "configs": []}
+        for name, count in partition_counts.items()
+    ]
+    made = await wire.ask(request(CREATE_TOPICS, topics=topics, timeout=90_000, validate_only=False), 120.0)
+    if errors := {one.error_code.name for one in made.topics if one.error_code is not ErrorCode.none}:
+        raise MeasureFailed(f"CreateTopics: {', '.join(sorted(errors))}")

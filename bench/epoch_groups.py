@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -24,7 +23,6 @@ from bench.kafka_wire import (
     SHARE_GROUP_HEARTBEAT,
     MeasureFailed,
     Wire,
-    decode,
     encode,
     request,
 )
@@ -33,7 +31,6 @@ from bench.processes import Meter, percentiles
 _CONNECTS_AT_ONCE: Final = 32
 _TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.002
-_UNCHANGED: Final = timedelta(milliseconds=-1)
 _RETRIED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_load_in_progress)
 _ACCEPT: Final = 1
 _FETCHED_MAX: Final = 500
@@ -52,9 +49,9 @@ class EpochMember:
     epoch: int = 0
     assigned: dict[Any, tuple[int, ...]] = field(default_factory=dict)
 
-    async def ask_heartbeat(self, api: int, message: Any) -> bool:
+    async def ask_heartbeat(self, message: Any) -> bool:
         """One heartbeat; whether the answer has an assignment. Raises MeasureFailed."""
-        answer = await ask(self.wire, api, message)
+        answer = await ask(self.wire, message)
         self.epoch = answer.member_epoch
         if answer.assignment is None:
             return False
@@ -79,24 +76,17 @@ class Member(EpochMember):
 
     def request(self, reports: bool) -> Any:
         """One heartbeat."""
-        module, joins = request(CONSUMER_GROUP_HEARTBEAT), self.epoch == 0
-        owned = tuple(module.TopicPartitions(topic_id=topic, partitions=some) for topic, some in self.assigned.items())
-        return module.ConsumerGroupHeartbeatRequest(
-            group_id=self.group_id,
-            member_id=self.member_id,
-            member_epoch=self.epoch,
-            instance_id=None,
-            rack_id=None,
-            rebalance_timeout=timedelta(minutes=1) if joins else _UNCHANGED,
-            subscribed_topic_names=(self.topic,) if joins else None,
-            subscribed_topic_regex=None,
-            server_assignor=None,
+        joins = self.epoch == 0
+        owned = [{"topic_id": topic, "partitions": some} for topic, some in self.assigned.items()]
+        return request(
+            CONSUMER_GROUP_HEARTBEAT, group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch,
+            rebalance_timeout=60_000 if joins else -1, subscribed_topic_names=[self.topic] if joins else None,
             topic_partitions=owned if reports else None,
-        )
+        )  # fmt: skip
 
     async def heartbeat(self, reports: bool) -> bool:
         """One heartbeat; whether the next one follows at once, with what is owned now."""
-        return await self.ask_heartbeat(CONSUMER_GROUP_HEARTBEAT, self.request(reports))
+        return await self.ask_heartbeat(self.request(reports))
 
     async def run(self) -> None:
         """Join, then heartbeats until cancelled."""
@@ -107,11 +97,11 @@ class Member(EpochMember):
             reports = await self.heartbeat(reports)
 
 
-async def ask(wire: Wire, api: int, message: Any) -> Any:
+async def ask(wire: Wire, message: Any) -> Any:
     """An answer without an error; Kafka's coordinator may have to load first. Raises MeasureFailed."""
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        answer = decode(api, await wire.send(encode(api, message)))
+        answer = await wire.ask(message)
         if answer.error_code is ErrorCode.none:
             return answer
         if answer.error_code not in _RETRIED or time.monotonic() > deadline:
@@ -178,7 +168,7 @@ async def heartbeats(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, 
 async def _flood(member: Member, depth: int) -> Flood:
     """The member's heartbeats on a new connection: the cancelled one may still get an answer."""
     member.wire.close()
-    wire, frame = await Wire.connect(member.address), encode(CONSUMER_GROUP_HEARTBEAT, member.request(reports=False))
+    wire, frame = await Wire.connect(member.address), encode(member.request(reports=False))
     good = await wire.send(frame)
     wire.close()
     return await flood_like(member.address, CONSUMER_GROUP_HEARTBEAT, frame, good, depth)
@@ -216,7 +206,7 @@ async def rebalance(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, A
 async def _leave(member: Member) -> None:
     member.wire.close()
     wire, member.epoch = await Wire.connect(member.address), -1
-    await ask(wire, CONSUMER_GROUP_HEARTBEAT, member.request(reports=False))
+    await ask(wire, member.request(reports=False))
     wire.close()
 
 
@@ -232,47 +222,35 @@ class Worker(EpochMember):
 
     async def join(self) -> None:
         """Until it has partitions."""
-        module = request(SHARE_GROUP_HEARTBEAT)
         while not self.assigned:
-            message = module.ShareGroupHeartbeatRequest(
-                group_id=self.group_id,
-                member_id=self.member_id,
-                member_epoch=self.epoch,
-                rack_id=None,
-                subscribed_topic_names=(self.topic,) if self.epoch == 0 else None,
-            )
-            await self.ask_heartbeat(SHARE_GROUP_HEARTBEAT, message)
+            message = request(
+                SHARE_GROUP_HEARTBEAT, group_id=self.group_id, member_id=self.member_id, member_epoch=self.epoch,
+                subscribed_topic_names=[self.topic] if self.epoch == 0 else None,
+            )  # fmt: skip
+            await self.ask_heartbeat(message)
             if not self.assigned:
                 await asyncio.sleep(0.2)
 
     async def work(self) -> None:
         """Fetch and accept until cancelled."""
-        module, session, got = request(SHARE_FETCH), 0, dict[tuple[Any, int], list[tuple[int, int]]]()
+        session, got = 0, dict[tuple[Any, int], list[tuple[int, int]]]()
         while True:
             named = {(topic, index) for topic, indexes in self.assigned.items() for index in indexes}
             topics: dict[Any, list[Any]] = {}
             for topic, index in sorted(named if session == 0 else got, key=repr):
-                batches = tuple(
-                    module.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=(_ACCEPT,))
+                batches = [
+                    {"first_offset": first, "last_offset": last, "acknowledge_types": (_ACCEPT,)}
                     for first, last in got.get((topic, index), ())
-                )
-                partition = module.FetchPartition(partition_index=index, acknowledgement_batches=batches)
+                ]
+                partition = {"partition_index": index, "acknowledgement_batches": batches}
                 topics.setdefault(topic, []).append(partition)
-            message = module.ShareFetchRequest(
-                group_id=self.group_id,
-                member_id=self.member_id,
-                share_session_epoch=session,
-                max_wait=timedelta(milliseconds=500),
-                min_bytes=1,
-                max_bytes=50 << 20,
-                max_records=_FETCHED_MAX,
-                batch_size=_FETCHED_MAX,
-                topics=tuple(
-                    module.FetchTopic(topic_id=topic, partitions=tuple(some)) for topic, some in topics.items()
-                ),
-                forgotten_topics_data=(),
-            )
-            answer = await ask(self.wire, SHARE_FETCH, message)
+            message = request(
+                SHARE_FETCH, group_id=self.group_id, member_id=self.member_id, share_session_epoch=session,
+                max_wait=500, min_bytes=1, max_bytes=50 << 20, max_records=_FETCHED_MAX, batch_size=_FETCHED_MAX,
+                topics=[{"topic_id": topic, "partitions": some} for topic, some in topics.items()],
+                forgotten_topics_data=[],
+            )  # fmt: skip
+            answer = await ask(self.wire, message)
             self.accepted += sum(last - first + 1 for some in got.values() for first, last in some)
             got, session = {}, session + 1
             for found in answer.responses:
@@ -312,10 +290,10 @@ async def share(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:
 
 async def _from_the_beginning(endpoint: Endpoint, group_id: str) -> None:
     """Have the group begin at the first record."""
-    module, wire = request(ALTER_CONFIGS), await endpoint.wire()
-    config = module.AlterableConfig(name="share.auto.offset.reset", config_operation=0, value="earliest")
-    resource = module.AlterConfigsResource(resource_type=32, resource_name=group_id, configs=(config,))
-    answer = await wire.ask(ALTER_CONFIGS, resources=(resource,), validate_only=False)
+    wire = await endpoint.wire()
+    config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
+    resource = {"resource_type": 32, "resource_name": group_id, "configs": [config]}
+    answer = await wire.ask(request(ALTER_CONFIGS, resources=[resource], validate_only=False))
     wire.close()
     if answer.responses[0].error_code is not ErrorCode.none:
         raise MeasureFailed(f"IncrementalAlterConfigs: {answer.responses[0].error_code.name}")

@@ -42,16 +42,11 @@ class Reader:
 
 def fetch_frame(topic: str, offset: int) -> bytes:
     """A long poll of the topic's only partition."""
-    module = request(FETCH)
-    partition = module.FetchPartition(
-        partition=0, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=_BYTES_MAX
-    )
-    message = module.FetchRequest(
-        replica_id=-1, max_wait=_MAX_WAIT, min_bytes=1, max_bytes=_BYTES_MAX, isolation_level=0, session_id=0,
-        session_epoch=-1, topics=(module.FetchTopic(topic=topic, partitions=(partition,)),), forgotten_topics_data=(),
-        rack_id="",
-    )  # fmt: skip
-    return encode(FETCH, message)
+    partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": _BYTES_MAX}
+    return encode(request(
+        FETCH, max_wait=_MAX_WAIT, min_bytes=1, max_bytes=_BYTES_MAX,
+        topics=[{"topic": topic, "partitions": [partition]}], forgotten_topics_data=[],
+    ))  # fmt: skip
 
 
 async def fan_out(endpoint: Endpoint, args: argparse.Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, cast
 from kio.schema.errors import ErrorCode
 
 from bench.endpoint import Endpoint
-from bench.kafka_wire import HEARTBEAT, OFFSET_COMMIT, OFFSET_FETCH, MeasureFailed, Wire, decode, encode, request
+from bench.kafka_wire import HEARTBEAT, OFFSET_COMMIT, OFFSET_FETCH, VERSIONS, MeasureFailed, Wire, decode, encode
 from bench.members import Group, Member
 from bench.processes import Meter, percentiles
 
@@ -88,31 +88,12 @@ class Flood(asyncio.Protocol):
 
 def commit_frame(member: Member, topic: str, partitions: int) -> bytes:
     """A commit of that many partitions by a member."""
-    module = request(OFFSET_COMMIT)
-    parts = tuple(
-        module.OffsetCommitRequestPartition(
-            partition_index=index, committed_offset=42, committed_leader_epoch=-1, committed_metadata=""
-        )
-        for index in range(partitions)
-    )
-    message = module.OffsetCommitRequest(
-        group_id=member.group.group_id,
-        generation_id_or_member_epoch=member.generation,
-        member_id=member.member_id,
-        group_instance_id=None,
-        topics=(module.OffsetCommitRequestTopic(name=topic, partitions=parts),),
-    )
-    return encode(OFFSET_COMMIT, message)
+    return encode(member.commit_request({topic: dict.fromkeys(range(partitions), 42)}))
 
 
 def fetch_frame(member: Member, topic: str, partitions: int) -> bytes:
     """A fetch of what `commit_frame` committed."""
-    module = request(OFFSET_FETCH)
-    wanted = module.OffsetFetchRequestTopic(name=topic, partition_indexes=tuple(range(partitions)))
-    return encode(
-        OFFSET_FETCH,
-        module.OffsetFetchRequest(group_id=member.group.group_id, topics=(wanted,), require_stable=False),
-    )
+    return encode(member.offsets_request(topic, range(partitions), VERSIONS[OFFSET_FETCH]))
 
 
 def _errors(api: int, reported: Any) -> set[ErrorCode]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import struct
 from collections import deque
-from functools import cache
 from typing import Any, Final, cast
 
-from kio.index import load_payload_module, load_request_schema, load_response_schema
 from kio.schema.index import api_key_map
-from kio.serial import entity_reader, entity_writer
-from kio.static.constants import EntityType
+
+from bench import frames
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH = 0, 1, 2, 3, 8, 9
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 10, 11, 12, 13, 14
@@ -52,41 +49,19 @@ class MeasureFailed(Exception):
     """An endpoint answered something else than what is measured."""
 
 
-@cache
-def request(api: int) -> Any:
-    """kio's module of a request: its class and the classes of its parts."""
-    return load_payload_module(api, _SPOKEN[api], EntityType.request)
+def request(api: int, **values: Any) -> Any:
+    """A request in the version that is spoken, from plain values."""
+    return frames.request(api, _SPOKEN[api], **values)
 
 
-@cache
-def _writer(api: int) -> Any:
-    return entity_writer(load_request_schema(api, _SPOKEN[api]))
-
-
-@cache
-def _reader(api: int) -> Any:
-    return entity_reader(load_response_schema(api, _SPOKEN[api]))
-
-
-@cache
-def _is_flexible(api: int) -> tuple[bool, bool]:
-    sent, received = load_request_schema(api, _SPOKEN[api]), load_response_schema(api, _SPOKEN[api])
-    return sent.__header_schema__.__version__ == 2, received.__header_schema__.__version__ == 1
-
-
-def encode(api: int, message: Any, correlation_id: int = 1, client_id: bytes = b"bench") -> bytes:
+def encode(message: Any, correlation_id: int = 1, client_id: str = "bench") -> bytes:
     """A whole frame: length, header, body."""
-    body = io.BytesIO()
-    body.write(struct.pack(">hhih", api, _SPOKEN[api], correlation_id, len(client_id)) + client_id)
-    if _is_flexible(api)[0]:
-        body.write(b"\x00")
-    _writer(api)(body, message)
-    return struct.pack(">i", body.tell()) + body.getvalue()
+    return frames.encode_request(message, correlation_id, client_id)
 
 
 def decode(api: int, payload: bytes) -> Any:
     """The response in a frame without its length."""
-    return _reader(api)(payload, 5 if _is_flexible(api)[1] else 4)[0]
+    return frames.decode_response(api, _SPOKEN[api], payload)[1]
 
 
 class Wire(asyncio.Protocol):
@@ -142,13 +117,11 @@ class Wire(asyncio.Protocol):
         self._transport.write(frame)
         return waiter
 
-    async def ask(self, api: int, timeout_s: float = 60.0, **values: Any) -> Any:
-        """Send one request by its fields; its response."""
-        module = request(api)
-        name = "".join(word.title() for word in api_key_map[api].split("_"))
-        frame = encode(api, getattr(module, f"{name}Request")(**values))
+    async def ask(self, message: Any, timeout_s: float = 60.0) -> Any:
+        """Send one request; its response."""
         async with asyncio.timeout(timeout_s):
-            return decode(api, await self.send(frame))
+            payload = await self.send(encode(message))
+        return frames.decode_response(int(message.__api_key__), int(message.__version__), payload)[1]
 
     async def check_versions(self) -> None:
         """Whether what is spoken here is served. Raises MeasureFailed."""

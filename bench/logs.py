@@ -8,7 +8,6 @@ import os
 import struct
 import threading
 import time
-from datetime import timedelta
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
@@ -111,13 +110,8 @@ def built_batch(count: int, size: int) -> bytes:
 
 def produce_frame(topic: str, partition: int, batch: bytes) -> bytes:
     """A Produce request of one batch, acks=all."""
-    module = request(PRODUCE)
-    data = module.PartitionProduceData(index=partition, records=batch)
-    topic_data = module.TopicProduceData(name=topic, partition_data=(data,))
-    message = module.ProduceRequest(
-        transactional_id=None, acks=-1, timeout=timedelta(seconds=30), topic_data=(topic_data,)
-    )
-    return encode(PRODUCE, message)
+    data = [{"name": topic, "partition_data": [{"index": partition, "records": batch}]}]
+    return encode(request(PRODUCE, transactional_id=None, acks=-1, timeout=30_000, topic_data=data))
 
 
 def refusal(payload: bytes) -> ErrorCode:

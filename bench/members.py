@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from bench.kafka_wire import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, MeasureFailed, Wire, encode, request
+from bench.classic_member import ClassicMember
+from bench.kafka_wire import MeasureFailed, Wire, encode
 
-PROTOCOL: Final = "range"
-SUBSCRIPTION: Final = struct.pack(">hihs", 0, 1, 1, b"t") + struct.pack(">i", 0)
 ASSIGNMENT: Final = struct.pack(">hi", 0, 0) + bytes(94)
 _AGAIN: Final = frozenset(
     {
@@ -65,14 +63,14 @@ class Group:
             raise MeasureFailed(f"{len(self._synced)} of {self.size} members synced in {timeout_s:g} s") from None
 
 
-class Member:
+class Member(ClassicMember):
     """One member on its own connection to the coordinator."""
 
+    session_timeout_ms = 45_000
+
     def __init__(self, group: Group, wire: Wire, heartbeat_interval_s: float) -> None:
-        self.group = group
+        self.group, self.group_id = group, group.group_id
         self.wire = wire
-        self.member_id = ""
-        self.generation = -1
         self._interval_s = heartbeat_interval_s
         self._task: asyncio.Task[None] | None = None
 
@@ -91,19 +89,7 @@ class Member:
             self.group.unsynced(self)
 
     async def _join(self) -> Any | None:
-        protocol = request(JOIN_GROUP).JoinGroupRequestProtocol(name=PROTOCOL, metadata=SUBSCRIPTION)
-        joined = await self.wire.ask(
-            JOIN_GROUP,
-            timeout_s=120.0,
-            group_id=self.group.group_id,
-            session_timeout=timedelta(seconds=45),
-            rebalance_timeout=timedelta(seconds=60),
-            member_id=self.member_id,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocols=(protocol,),
-            reason=None,
-        )
+        joined = await self.wire.ask(self.join_request(), 120.0)
         if joined.error_code is ErrorCode.member_id_required:
             self.member_id = joined.member_id
             return None
@@ -112,22 +98,12 @@ class Member:
             return None
         if joined.error_code is not ErrorCode.none:
             raise MeasureFailed(f"JoinGroup: {joined.error_code.name}")
-        self.member_id, self.generation = joined.member_id, joined.generation_id
+        self.follow_join(joined)
         return joined
 
     async def _sync(self, joined: Any) -> bool:
-        part = request(SYNC_GROUP).SyncGroupRequestAssignment
-        synced = await self.wire.ask(
-            SYNC_GROUP,
-            timeout_s=120.0,
-            group_id=self.group.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=None,
-            protocol_type="consumer",
-            protocol_name=PROTOCOL,
-            assignments=tuple(part(member_id=member.member_id, assignment=ASSIGNMENT) for member in joined.members),
-        )
+        plan = {member.member_id: ASSIGNMENT for member in joined.members}
+        synced = await self.wire.ask(self.sync_request(plan), 120.0)
         if synced.error_code in _AGAIN:
             return False
         if synced.error_code is not ErrorCode.none:
@@ -138,13 +114,7 @@ class Member:
 
     def heartbeat_frame(self) -> bytes:
         """A heartbeat of the present generation, ready to be sent."""
-        message = request(HEARTBEAT).HeartbeatRequest(
-            group_id=self.group.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=None,
-        )
-        return encode(HEARTBEAT, message)
+        return encode(self.heartbeat_request())
 
     async def _heartbeat(self) -> None:
         """Until a heartbeat says that the group rebalances. Not in step; the timer runs from the send."""
@@ -167,10 +137,7 @@ class Member:
             await asyncio.gather(self._task, return_exceptions=True)
         self.group.unsynced(self)
         if leave:
-            identity = request(LEAVE_GROUP).MemberIdentity(
-                member_id=self.member_id, group_instance_id=None, reason="measured"
-            )
-            await self.wire.ask(LEAVE_GROUP, group_id=self.group.group_id, members=(identity,))
+            await self.wire.ask(self.leave_request("measured"))
         self.wire.close()
 
     async def stabilize_alone(self) -> None:

@@ -13,7 +13,6 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, Final
 
 import uvloop
@@ -21,8 +20,8 @@ from kio.schema.errors import ErrorCode
 
 from bench import builds
 from bench.cluster import REPOSITORY, Cluster
-from bench.endpoint import Endpoint
-from bench.kafka_wire import CREATE_TOPICS, METADATA, MeasureFailed, Wire, encode, request
+from bench.endpoint import Endpoint, create_topics
+from bench.kafka_wire import METADATA, MeasureFailed, Wire, encode, request
 from bench.members import Group, Member
 from bench.processes import Meter, percentiles, wait_quiet
 from bench.report import machine
@@ -62,27 +61,20 @@ def _beside(bootstrap: str, *commands: str) -> Iterator[list[subprocess.Popen[by
 
 
 async def _create_topics(endpoint: Endpoint, count: int) -> None:
-    wire, topic = await endpoint.wire(), request(CREATE_TOPICS).CreatableTopic
+    wire = await endpoint.wire()
     for first in range(0, count, _TOPICS_AT_ONCE):
-        topics = tuple(
-            topic(name=f"mixed-{number}", num_partitions=1, replication_factor=1, assignments=(), configs=())
-            for number in range(first, min(first + _TOPICS_AT_ONCE, count))
-        )
-        made = await wire.ask(
-            CREATE_TOPICS, timeout_s=120.0, topics=topics, timeout=timedelta(seconds=90), validate_only=False
-        )
-        if errors := {one.error_code.name for one in made.topics if one.error_code is not ErrorCode.none}:
-            raise MeasureFailed(f"CreateTopics: {', '.join(sorted(errors))}")
+        numbers = range(first, min(first + _TOPICS_AT_ONCE, count))
+        await create_topics(wire, {f"mixed-{number}": 1 for number in numbers})
     wire.close()
 
 
 async def _list_topics(endpoint: Endpoint) -> int:
     """Ask for all topics, again and again, until cancelled; the replies are not decoded."""
-    message = request(METADATA).MetadataRequest(
-        topics=None, allow_auto_topic_creation=False, include_cluster_authorized_operations=False,
+    message = request(
+        METADATA, topics=None, allow_auto_topic_creation=False, include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )  # fmt: skip
-    wire, frame = await endpoint.wire(), encode(METADATA, message)
+    wire, frame = await endpoint.wire(), encode(message)
     while True:
         await wire.send(frame)
         await asyncio.sleep(_METADATA_PAUSE_S)

@@ -136,7 +136,7 @@ async def hanging_leader(stage: Stage) -> str:
     joined = await asyncio.gather(*(member.join() for member in members))
     for member, answer in zip(members, joined, strict=True):
         stage.play(member.keep_heartbeating())
-        if not member.leads:
+        if not member.is_leader:
             stage.play(member.wait_for_assignment(answer))
     await asyncio.sleep(6)
     return "hanging-leader"
@@ -147,7 +147,7 @@ async def unsynced_member(stage: Stage) -> str:
     members = [await stage.member("unsynced-member", name, session_timeout_ms=300_000) for name in ("app-1", "app-2")]
     joined = await asyncio.gather(*(member.join() for member in members))
     for member, answer in zip(members, joined, strict=True):
-        if member.leads:
+        if member.is_leader:
             await member.sync(answer)
             stage.play(member.keep_heartbeating())
     await asyncio.sleep(6)
@@ -202,7 +202,7 @@ async def same_instance(stage: Stage) -> str:
 
 async def restless_leader(stage: Stage) -> str:
     """A leader that finds its metadata changed all the time."""
-    leader, other = sorted(await stage.stable("restless-leader", "app-1", "app-2"), key=lambda one: not one.leads)
+    leader, other = sorted(await stage.stable("restless-leader", "app-1", "app-2"), key=lambda one: not one.is_leader)
     stage.healthy(other)
     for number in range(4):
         await leader.round(f"cached metadata has changed from (version{number}) to (version{number + 1})")

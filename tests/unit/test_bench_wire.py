@@ -55,9 +55,9 @@ async def test_lost_connection_fails_its_waiters() -> None:
 
 
 async def test_frame_contains_its_api_version_and_length() -> None:
-    message = request(HEARTBEAT).HeartbeatRequest(group_id="g", generation_id=3, member_id="m", group_instance_id=None)
+    message = request(HEARTBEAT, group_id="g", generation_id=3, member_id="m", group_instance_id=None)
 
-    frame = encode(HEARTBEAT, message, correlation_id=9)
+    frame = encode(message, correlation_id=9)
 
     assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, HEARTBEAT, 4, 9)
 
