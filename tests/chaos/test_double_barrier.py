@@ -15,13 +15,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from bench.cluster import CONNECTIONS_STAY, Cluster
-from tests.kit.member import JOIN, Member, coordinator, subscription
-from tests.kit.wire import RawClient
+from tests.kit.member import Member, coordinator, subscription
+from tests.kit.wire import RawClient, request
 from tests.support.barriers import SHORT_MS, Group, plan, stabilize
 from tests.support.broker_logs import complaints, tracebacks
 from tests.support.proxy import BOTH, Way
@@ -36,14 +34,11 @@ REBALANCE = ErrorCode.rebalance_in_progress
 
 
 async def make_topic(address: str) -> None:
-    kio: Any = load_payload_module(3, 12, EntityType.request)
-    topic = kio.MetadataRequestTopic(topic_id=None, name="t")
     async with await RawClient.connect(address) as client:
-        await client.ask(
-            kio.MetadataRequest(
-                topics=(topic,), allow_auto_topic_creation=True, include_topic_authorized_operations=False
-            )
-        )
+        await client.ask(request(
+            3, 12, topics=[{"topic_id": None, "name": "t"}], allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        ))  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -198,19 +193,7 @@ async def test_join_new_member_with_a_lost_response_is_removed(group: Group) -> 
     ghost, network = await group.member_through(
         group.cluster.brokers[0], session_timeout_ms=SHORT_MS, rebalance_timeout_ms=SHORT_MS
     )
-    kio = load_payload_module(JOIN, 2, EntityType.request)
-    newest = ghost.join_request()
-    protocols = tuple(kio.JoinGroupRequestProtocol(name=one.name, metadata=one.metadata) for one in newest.protocols)
-    ghost.client.send(
-        kio.JoinGroupRequest(
-            group_id=group.group_id,
-            session_timeout=newest.session_timeout,
-            rebalance_timeout=newest.rebalance_timeout,
-            member_id="",
-            protocol_type="consumer",
-            protocols=protocols,
-        )
-    )
+    ghost.client.send(ghost.join_request(2))
     await group.until_joined(1)
     network.black_hole(*BOTH)
 

@@ -10,7 +10,6 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -18,8 +17,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
-from tests.kit.member import Member, module
-from tests.kit.wire import RawClient
+from tests.kit.member import Member
+from tests.kit.wire import RawClient, request
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 
@@ -52,59 +51,34 @@ async def stopped(broker: BrokerProcess) -> AsyncIterator[None]:
 
 
 async def create(client: RawClient, partitions: int = 1) -> UUID:
-    kio = module(CREATE_TOPICS, 7)
-    topic = kio.CreatableTopic(name=TOPIC, num_partitions=partitions, replication_factor=1, assignments=(), configs=())
-    response = await client.ask(
-        kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=30), validate_only=False)
-    )
+    topic = {"name": TOPIC, "num_partitions": partitions, "replication_factor": 1, "assignments": [], "configs": []}
+    response = await client.ask(request(CREATE_TOPICS, 7, topics=[topic], timeout=30_000, validate_only=False))
     assert response.topics[0].error_code is ErrorCode.none, response
     found: UUID = response.topics[0].topic_id
     return found
 
 
 def delete_request() -> Any:
-    kio = module(DELETE_TOPICS, 6)
-    return kio.DeleteTopicsRequest(
-        topics=(kio.DeleteTopicState(name=TOPIC, topic_id=None),), timeout=timedelta(seconds=30)
-    )
+    return request(DELETE_TOPICS, 6, topics=[{"name": TOPIC, "topic_id": None}], timeout=30_000)
 
 
 async def end_offset(client: RawClient) -> int:
-    kio = module(LIST_OFFSETS, 6)
-    partition = kio.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-    topic = kio.ListOffsetsTopic(name=TOPIC, partitions=(partition,))
-    response = await client.ask(kio.ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=(topic,)))
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    response = await client.ask(request(LIST_OFFSETS, 6, replica_id=-1, isolation_level=0, topics=topics))
     return int(response.topics[0].partitions[0].offset)
 
 
 def commit_request(offset: int, member: Member | None = None) -> Any:
-    kio = module(COMMIT, 8)
-    partition = kio.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
-    )
-    return kio.OffsetCommitRequest(
-        group_id=GROUP,
-        generation_id_or_member_epoch=-1 if member is None else member.generation,
-        member_id="" if member is None else member.member_id,
-        group_instance_id=None,
-        topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=(partition,)),),
-    )
+    return (member or Member(None, GROUP)).commit_request({TOPIC: {0: offset}}, metadata=None)
 
 
 def consumer_heartbeat(member_id: str, epoch: int) -> Any:
-    kio, joins = module(CONSUMER_HEARTBEAT, 1), epoch == 0
-    return kio.ConsumerGroupHeartbeatRequest(
-        group_id=GROUP,
-        member_id=member_id,
-        member_epoch=epoch,
-        instance_id=None,
-        rack_id=None,
-        rebalance_timeout=timedelta(seconds=30) if joins else timedelta(milliseconds=-1),
-        subscribed_topic_names=(TOPIC,) if joins else None,
-        subscribed_topic_regex=None,
-        server_assignor=None,
+    joins = epoch == 0
+    return request(
+        CONSUMER_HEARTBEAT, 1, group_id=GROUP, member_id=member_id, member_epoch=epoch,
+        rebalance_timeout=30_000 if joins else -1, subscribed_topic_names=(TOPIC,) if joins else None,
         topic_partitions=() if joins else None,
-    )
+    )  # fmt: skip
 
 
 def given(answer: Any) -> tuple[int, ...]:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 from redis import Redis
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
@@ -54,8 +52,7 @@ def add(cluster: Cluster, **settings: str) -> BrokerProcess:
 
 
 def metadata() -> Any:
-    kio: Any = load_payload_module(3, 12, EntityType.request)
-    return kio.MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    return request(3, 12, topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
 
 
 def end_quarantine(cluster: Cluster, node_id: int) -> None:

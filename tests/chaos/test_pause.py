@@ -9,13 +9,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
 from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized
-from tests.kit.member import Member
+from tests.kit.member import Member, coordinator
 from tests.kit.wire import RawClient
 from tests.support.broker_logs import tracebacks
 
@@ -29,13 +27,6 @@ async def pause(broker: BrokerProcess, seconds: float) -> None:
         await asyncio.sleep(seconds)
     finally:
         broker.signal(signal.SIGCONT)
-
-
-async def coordinator(client: RawClient, group_id: str) -> int:
-    """The port that a broker names for a group."""
-    kio = load_payload_module(10, 4, EntityType.request)
-    response = await client.ask(kio.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,)))
-    return int(response.coordinators[0].port)
 
 
 def member(bootstrap: str) -> Any:

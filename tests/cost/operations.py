@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tests.cost.cluster import WARM_UPS, Action, Client, Cluster, Cost
 from tests.cost.counting import script_files
-from tests.kit.member import subscription
+from tests.kit.member import ClassicMember
+from tests.kit.wire import request, request_of_version
 from tests.simulation.frames import pack_assignment
-from tests.simulation.wire import message
 from tests.support import clock
 from tests.support.logs import batch_bytes
 from tidegate.groups.session_renewals import RENEWAL_INTERVAL_S
@@ -24,31 +23,25 @@ PAUSE_S: Final = 0.005
 """Until what was sent is at rest: parked, or known to the group."""
 REPORTED_S: Final = 0.12
 """Until commits are reported to the mirrors and written there."""
-_SESSION: Final = timedelta(minutes=5)
+_SESSION_MS: Final = 300_000
 _DEPTH: Final = 16
-_PRODUCE, _FETCH, _METADATA, _COMMIT, _OFFSETS, _FIND, _JOIN = 0, 1, 3, 8, 9, 10, 11
-_HEARTBEAT, _SYNC, _VERSIONS, _CREATE = 12, 14, 18, 19
+_PRODUCE, _FETCH, _METADATA, _FIND, _VERSIONS, _CREATE = 0, 1, 3, 10, 18, 19
 _CONSUMER_HEARTBEAT, _SHARE_HEARTBEAT = 68, 76
 
 
-class Member:
+class Member(ClassicMember):
     """A member of a group on its own connection."""
+
+    session_timeout_ms = rebalance_timeout_ms = _SESSION_MS
 
     def __init__(self, client: Client, group_id: str) -> None:
         self.client, self.group_id = client, group_id
-        self.member_id, self.generation = "", -1
         self.leads: tuple[str, ...] = ()
 
     async def join(self) -> None:
         """JoinGroup v9, in two round trips the first time."""
-        kio = message(_JOIN, 9)
         while True:
-            request = kio.JoinGroupRequest(
-                group_id=self.group_id, session_timeout=_SESSION, rebalance_timeout=_SESSION,
-                member_id=self.member_id, group_instance_id=None, protocol_type="consumer", reason=None,
-                protocols=(kio.JoinGroupRequestProtocol(name="range", metadata=subscription([TOPIC])),),
-            )  # fmt: skip
-            answer = await self.client.ask(request)
+            answer = await self.client.ask(self.join_request())
             self.member_id = answer.member_id
             if answer.error_code is ErrorCode.none:
                 self.generation = answer.generation_id
@@ -58,44 +51,12 @@ class Member:
 
     async def sync(self) -> None:
         """SyncGroup v5; the leader gives each member one partition."""
-        kio = message(_SYNC, 5)
-        request = kio.SyncGroupRequest(
-            group_id=self.group_id, generation_id=self.generation, member_id=self.member_id, group_instance_id=None,
-            protocol_type="consumer", protocol_name="range",
-            assignments=tuple(
-                kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(TOPIC, (0,)))
-                for member_id in self.leads
-            ),
-        )  # fmt: skip
-        answer = await self.client.ask(request)
+        answer = await self.client.ask(self.sync_request(dict.fromkeys(self.leads, pack_assignment(TOPIC, (0,)))))
         assert answer.error_code is ErrorCode.none, answer
-
-    def heartbeat(self) -> Any:
-        """Heartbeat v4."""
-        return message(_HEARTBEAT, 4).HeartbeatRequest(
-            group_id=self.group_id, generation_id=self.generation, member_id=self.member_id, group_instance_id=None
-        )
 
     def commit(self, partition_count: int, offset: int) -> Any:
         """OffsetCommit v9 of one offset for some partitions."""
-        kio = message(_COMMIT, 9)
-        partitions = tuple(
-            kio.OffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-            )
-            for index in range(partition_count)
-        )
-        return kio.OffsetCommitRequest(
-            group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
-            group_instance_id=None, topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=partitions),),
-        )  # fmt: skip
-
-    def offsets(self, partition_count: int, require_stable: bool) -> Any:
-        """OffsetFetch v8 of some partitions."""
-        kio = message(_OFFSETS, 8)
-        topic = kio.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=tuple(range(partition_count)))
-        group = kio.OffsetFetchRequestGroup(group_id=self.group_id, topics=(topic,))
-        return kio.OffsetFetchRequest(groups=(group,), require_stable=require_stable)
+        return self.commit_request({TOPIC: dict.fromkeys(range(partition_count), offset)}, 9)
 
 
 async def rebalance(first: Member, others: Sequence[Member]) -> None:
@@ -116,23 +77,17 @@ async def group(cluster: Cluster, group_id: str, size: int = 1) -> list[Member]:
 
 def produce_request(index: int) -> Any:
     """Produce v9 of one batch of one record, all in sync."""
-    kio = message(_PRODUCE, 9)
-    data = kio.PartitionProduceData(index=index, records=batch_bytes(timestamp=clock.START_MS, value=b"v" * 100))
-    topic = kio.TopicProduceData(name=TOPIC, partition_data=(data,))
-    return kio.ProduceRequest(transactional_id=None, acks=-1, timeout=timedelta(seconds=5), topic_data=(topic,))
+    data = {"index": index, "records": batch_bytes(timestamp=clock.START_MS, value=b"v" * 100)}
+    topics = [{"name": TOPIC, "partition_data": [data]}]
+    return request(_PRODUCE, 9, transactional_id=None, acks=-1, timeout=5_000, topic_data=topics)
 
 
 def fetch_request(index: int, offset: int) -> Any:
     """Fetch v12 of one partition, without a session, parked at the end of its log."""
-    kio = message(_FETCH, 12)
-    partition = kio.FetchPartition(
-        partition=index, current_leader_epoch=-1, fetch_offset=offset, last_fetched_epoch=-1, log_start_offset=-1,
-        partition_max_bytes=1 << 20,
-    )  # fmt: skip
-    return kio.FetchRequest(
-        replica_id=-1, max_wait=timedelta(seconds=10), min_bytes=1, max_bytes=1 << 20, isolation_level=0,
-        session_id=0, session_epoch=-1, forgotten_topics_data=(),
-        topics=(kio.FetchTopic(topic=TOPIC, partitions=(partition,)),),
+    partition = {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+    return request(
+        _FETCH, 12, max_wait=10_000, min_bytes=1, max_bytes=1 << 20, forgotten_topics_data=[],
+        topics=[{"topic": TOPIC, "partitions": [partition]}],
     )  # fmt: skip
 
 
@@ -146,7 +101,7 @@ def _asking(client: Client, *requests: Any) -> Action:
 async def heartbeat(cluster: Cluster) -> Action:
     """One member's heartbeat by itself."""
     [member] = await group(cluster, "heartbeat")
-    return _asking(member.client, member.heartbeat())
+    return _asking(member.client, member.heartbeat_request())
 
 
 async def heartbeat_by_script(cluster: Cluster) -> Action:
@@ -155,23 +110,18 @@ async def heartbeat_by_script(cluster: Cluster) -> Action:
 
     async def act() -> None:
         cluster.broker.app.context.heartbeats.snapshots.discard_all()
-        await member.client.ask(member.heartbeat())
+        await member.client.ask(member.heartbeat_request())
 
     return act
 
 
 def _epoch_heartbeat(api_key: int, group_id: str, member_epoch: int) -> Any:
     """ConsumerGroupHeartbeat or ShareGroupHeartbeat v1 of one member: a join, or a heartbeat that reports nothing."""
-    names = (TOPIC,) if member_epoch == 0 else None
-    schema = message(api_key, 1)
-    if api_key == _SHARE_HEARTBEAT:
-        return schema.ShareGroupHeartbeatRequest(
-            group_id=group_id, member_id="member", member_epoch=member_epoch, rack_id=None, subscribed_topic_names=names
-        )
-    return schema.ConsumerGroupHeartbeatRequest(
-        group_id=group_id, member_id="member", member_epoch=member_epoch, instance_id=None, rack_id=None,
-        rebalance_timeout=_SESSION if member_epoch == 0 else timedelta(milliseconds=-1), subscribed_topic_names=names,
-        subscribed_topic_regex=None, server_assignor=None, topic_partitions=() if member_epoch == 0 else None,
+    joins = member_epoch == 0
+    return request_of_version(
+        api_key, 1, group_id=group_id, member_id="member", member_epoch=member_epoch,
+        rebalance_timeout=_SESSION_MS if joins else -1, subscribed_topic_names=(TOPIC,) if joins else None,
+        topic_partitions=() if joins else None,
     )  # fmt: skip
 
 
@@ -200,7 +150,7 @@ async def heartbeats_renewed(cluster: Cluster) -> Action:
     members = [(await group(cluster, f"renewed-{number}"))[0] for number in range(_DEPTH)]
 
     async def act() -> None:
-        await asyncio.gather(*(one.client.ask(one.heartbeat()) for one in members))
+        await asyncio.gather(*(one.client.ask(one.heartbeat_request()) for one in members))
         await asyncio.sleep(RENEWAL_INTERVAL_S)
 
     return act
@@ -211,7 +161,7 @@ async def heartbeats_batched(cluster: Cluster) -> Action:
     members = [(await group(cluster, f"heartbeat-{number}"))[0] for number in range(_DEPTH)]
 
     async def act() -> None:
-        await asyncio.gather(*(one.client.ask(*[one.heartbeat()] * _DEPTH) for one in members))
+        await asyncio.gather(*(one.client.ask(*[one.heartbeat_request()] * _DEPTH) for one in members))
 
     return act
 
@@ -258,7 +208,7 @@ def offset_fetch(partition_count: int, require_stable: bool) -> Callable[[Cluste
     async def prepare(cluster: Cluster) -> Action:
         [member] = await group(cluster, f"offsets-{partition_count}")
         await member.client.ask(member.commit(partition_count, 1_000))
-        return _asking(member.client, member.offsets(partition_count, require_stable))
+        return _asking(member.client, member.offsets_request(TOPIC, range(partition_count), 8, require_stable))
 
     return prepare
 
@@ -320,24 +270,22 @@ def delivery(index: int, reader_count: int) -> Callable[[Cluster], Awaitable[Act
 
 async def metadata(cluster: Cluster) -> Action:
     """Metadata v12 of one topic of 16 partitions that the broker knows."""
-    kio = message(_METADATA, 12)
-    topic = kio.MetadataRequestTopic(topic_id=None, name=TOPIC)
-    request = kio.MetadataRequest(
-        topics=(topic,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
-    return _asking(await cluster.client(), request)
+    asked = request(
+        _METADATA, 12, topics=[{"topic_id": None, "name": TOPIC}], allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )  # fmt: skip
+    return _asking(await cluster.client(), asked)
 
 
 async def find_coordinator(cluster: Cluster) -> Action:
     """FindCoordinator v4 of one group."""
-    request = message(_FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=("heartbeat",))
-    return _asking(await cluster.client(), request)
+    return _asking(await cluster.client(), request(_FIND, 4, key_type=0, coordinator_keys=("heartbeat",)))
 
 
 async def api_versions(cluster: Cluster) -> Action:
     """ApiVersions v3."""
-    request = message(_VERSIONS, 3).ApiVersionsRequest(client_software_name="cost", client_software_version="1")
-    return _asking(await cluster.client(), request)
+    asked = request(_VERSIONS, 3, client_software_name="cost", client_software_version="1")
+    return _asking(await cluster.client(), asked)
 
 
 OPERATIONS: Final[dict[str, Callable[[Cluster], Awaitable[Action]]]] = {
@@ -401,12 +349,9 @@ def _short(file: str) -> str:
 async def set_up(cluster: Cluster) -> None:
     """Start the broker and create the topic."""
     await cluster.start()
-    kio = message(_CREATE, 7)
-    topic = kio.CreatableTopic(
-        name=TOPIC, num_partitions=PARTITION_COUNT, replication_factor=-1, assignments=(), configs=()
-    )
+    topic = {
+        "name": TOPIC, "num_partitions": PARTITION_COUNT, "replication_factor": -1, "assignments": [], "configs": [],
+    }  # fmt: skip
     client = await cluster.client()
-    answer = await client.ask(
-        kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5), validate_only=False)
-    )
+    answer = await client.ask(request(_CREATE, 7, topics=[topic], timeout=5_000, validate_only=False))
     assert answer.topics[0].error_code is ErrorCode.none, answer

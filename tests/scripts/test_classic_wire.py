@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.kit.member import HEARTBEAT, JOIN, LEAVE, SYNC, Member, module, subscription
-from tests.kit.wire import RawClient
+from bench.classic_member import HEARTBEAT, JOIN, LEAVE, SYNC
+from tests.kit.member import Member, subscription
+from tests.kit.wire import RawClient, request, request_of_version
 from tests.support.valkey import ValkeyServer, free_port
 from tidegate.app import App
 from tidegate.settings import Settings
@@ -46,48 +47,31 @@ async def another(client: RawClient) -> RawClient:
 
 def join(version: int, group_id: str, member_id: str = "", **fields: Any) -> Any:
     """JoinGroup in any version."""
-    kio = module(JOIN, version)
-    known = kio.JoinGroupRequest.__dataclass_fields__
     values = {
-        "group_id": group_id,
-        "session_timeout": timedelta(seconds=10),
-        "rebalance_timeout": timedelta(seconds=10),
-        "member_id": member_id,
-        "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocols": (kio.JoinGroupRequestProtocol(name="range", metadata=subscription(["t"])),),
-        "reason": None,
-    }
-    return kio.JoinGroupRequest(**{name: value for name, value in (values | fields).items() if name in known})
+        "group_id": group_id, "session_timeout": 10_000, "rebalance_timeout": 10_000, "member_id": member_id,
+        "protocol_type": "consumer", "protocols": [protocol(subscription(["t"]))],
+    }  # fmt: skip
+    return request_of_version(JOIN, version, **(values | fields))
 
 
 def sync(version: int, group_id: str, member_id: str, generation: int, **fields: Any) -> Any:
     """SyncGroup in any version; the member assigns itself its own id."""
-    kio = module(SYNC, version)
-    known = kio.SyncGroupRequest.__dataclass_fields__
     values = {
-        "group_id": group_id,
-        "generation_id": generation,
-        "member_id": member_id,
-        "group_instance_id": None,
-        "protocol_type": "consumer",
-        "protocol_name": "range",
-        "assignments": (kio.SyncGroupRequestAssignment(member_id=member_id, assignment=member_id.encode()),),
-    }
-    return kio.SyncGroupRequest(**{name: value for name, value in (values | fields).items() if name in known})
+        "group_id": group_id, "generation_id": generation, "member_id": member_id, "protocol_type": "consumer",
+        "protocol_name": "range", "assignments": [{"member_id": member_id, "assignment": member_id.encode()}],
+    }  # fmt: skip
+    return request_of_version(SYNC, version, **(values | fields))
 
 
 def heartbeat(version: int, group_id: str, member_id: str, generation: int) -> Any:
     """Heartbeat in any version."""
-    return module(HEARTBEAT, version).HeartbeatRequest(group_id=group_id, member_id=member_id, generation_id=generation)
+    return request(HEARTBEAT, version, group_id=group_id, member_id=member_id, generation_id=generation)
 
 
 def leave(version: int, group_id: str, member_id: str) -> Any:
     """LeaveGroup in any version."""
-    kio = module(LEAVE, version)
-    if version <= 2:
-        return kio.LeaveGroupRequest(group_id=group_id, member_id=member_id)
-    return kio.LeaveGroupRequest(group_id=group_id, members=(kio.MemberIdentity(member_id=member_id),))
+    members = [{"member_id": member_id}]
+    return request_of_version(LEAVE, version, group_id=group_id, member_id=member_id, members=members)
 
 
 async def test_versions_complete_one_round_each(client: RawClient) -> None:
@@ -183,9 +167,9 @@ async def test_errors_inside_answers_are_counted(client: RawClient) -> None:
         LEAVE: leave(5, "absent", "x"),
         SYNC: sync(5, "absent", "x", 1),
     }
-    for api_key, request in asked.items():
+    for api_key, one in asked.items():
         before = metrics.apis[api_key].errors.get(code, 0)
-        await client.ask(request)
+        await client.ask(one)
         assert metrics.apis[api_key].errors[code] == before + 1
 
 
@@ -210,17 +194,16 @@ async def test_fields_of_a_refused_sync(client: RawClient, version: int) -> None
 async def test_batch_leaves_in_the_order_asked_for(client: RawClient, version: int) -> None:
     group_id = f"batch-{version}"
     static = await client.ask(join(9, group_id, group_instance_id="s1"))
-    kio = module(LEAVE, version)
     asked = [("nobody", None), ("", "s1"), ("", "s1"), (static.member_id, "s1")]
-    members = tuple(kio.MemberIdentity(member_id=one, group_instance_id=instance) for one, instance in asked)
+    members = [{"member_id": one, "group_instance_id": instance} for one, instance in asked]
 
-    left = await client.ask(kio.LeaveGroupRequest(group_id=group_id, members=members))
+    left = await client.ask(request(LEAVE, version, group_id=group_id, members=members))
 
     assert left.error_code is ErrorCode.none
     assert [(one.member_id, one.group_instance_id) for one in left.members] == asked
     unknown = ErrorCode.unknown_member_id
     assert [one.error_code for one in left.members] == [unknown, ErrorCode.none, unknown, unknown]
-    nobody = await client.ask(kio.LeaveGroupRequest(group_id=group_id, members=()))
+    nobody = await client.ask(request(LEAVE, version, group_id=group_id, members=()))
     assert (nobody.error_code, nobody.members) == (ErrorCode.none, ())
 
 
@@ -228,7 +211,7 @@ async def test_clients_reasons_reach_the_group(client: RawClient, valkey: Valkey
     a = Member(client, "reasons")
     await a.round()
     rejoin = await client.ask(
-        join(9, "reasons", a.member_id, protocols=(protocol(b"changed"),), reason="topics changed")
+        join(9, "reasons", a.member_id, protocols=[protocol(b"changed")], reason="topics changed")
     )
     assert rejoin.error_code is ErrorCode.none
     assert await reason(valkey, "reasons") == "subscription changed: topics changed"
@@ -236,8 +219,8 @@ async def test_clients_reasons_reach_the_group(client: RawClient, valkey: Valkey
     assert await reason(valkey, "reasons") == "member left: the test is over"
 
 
-def protocol(metadata: bytes) -> Any:
-    return module(JOIN, 9).JoinGroupRequestProtocol(name="range", metadata=metadata)
+def protocol(metadata: bytes) -> dict[str, Any]:
+    return {"name": "range", "metadata": metadata}
 
 
 async def reason(valkey: ValkeyServer, group_id: str) -> str:

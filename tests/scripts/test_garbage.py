@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from tests.kit.member import module
+from tests.kit.wire import request
 from tests.support.whole_broker import WholeBroker
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -21,39 +20,29 @@ GROUP = "g" * 1_000
 
 
 def _heartbeat() -> Any:
-    return module(12, 4).HeartbeatRequest(group_id=GROUP, generation_id=1, member_id="m", group_instance_id=None)
+    return request(12, 4, group_id=GROUP, generation_id=1, member_id="m")
 
 
 def _leave() -> Any:
-    kio = module(13, 4)
-    member = kio.MemberIdentity(member_id="m", group_instance_id=None)
-    return kio.LeaveGroupRequest(group_id=GROUP, members=(member,))
+    return request(13, 4, group_id=GROUP, members=[{"member_id": "m"}])
 
 
 def _delete() -> Any:
-    return module(42, 1).DeleteGroupsRequest(groups_names=(GROUP,))
+    return request(42, 1, groups_names=(GROUP,))
 
 
 def _delete_offsets() -> Any:
-    kio = module(47, 0)
-    partition = kio.OffsetDeleteRequestPartition(partition_index=0)
-    topic = kio.OffsetDeleteRequestTopic(name="t", partitions=(partition,))
-    return kio.OffsetDeleteRequest(group_id=GROUP, topics=(topic,))
+    return request(47, 0, group_id=GROUP, topics=[{"name": "t", "partitions": [{"partition_index": 0}]}])
 
 
 def _describe() -> Any:
-    return module(15, 4).DescribeGroupsRequest(groups=(GROUP,), include_authorized_operations=False)
+    return request(15, 4, groups=(GROUP,), include_authorized_operations=False)
 
 
 def _commit() -> Any:
-    kio = module(8, 8)
-    partition = kio.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=None
-    )
-    return kio.OffsetCommitRequest(
-        group_id=GROUP, generation_id_or_member_epoch=3, member_id="m", group_instance_id=None,
-        topics=(kio.OffsetCommitRequestTopic(name="t", partitions=(partition,)),),
-    )  # fmt: skip
+    partition = {"partition_index": 0, "committed_offset": 1, "committed_metadata": None}
+    topics = [{"name": "t", "partitions": [partition]}]
+    return request(8, 8, group_id=GROUP, generation_id_or_member_epoch=3, member_id="m", topics=topics)
 
 
 @pytest.fixture
@@ -78,14 +67,10 @@ async def test_refused_request_leaves_no_cycle(
     if protocol == "consumer":  # with a member, so that the requests of others are refused
         joining = broker.client("member")
         joining.group_id = GROUP
-        kio = module(68, 0)
-        await joining.ask(
-            kio.ConsumerGroupHeartbeatRequest(
-                group_id=GROUP, member_id="", member_epoch=0, instance_id=None, rack_id=None,
-                rebalance_timeout=timedelta(seconds=60), subscribed_topic_names=("t",), server_assignor=None,
-                topic_partitions=(),
-            )
-        )  # fmt: skip
+        await joining.ask(request(
+            68, 0, group_id=GROUP, member_id="", member_epoch=0, rebalance_timeout=60_000,
+            subscribed_topic_names=("t",), topic_partitions=(),
+        ))  # fmt: skip
     await client.ask(request_of())  # what is kept once
     gc.collect()
     gc.disable()

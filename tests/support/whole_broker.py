@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from kio.schema.errors import ErrorCode
 
+from tests.kit.member import ClassicMember
 from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
@@ -90,7 +90,7 @@ class WholeBroker:
 
 
 @dataclass(slots=True)
-class ClientOf:
+class ClientOf(ClassicMember):
     """One client's connection: what it asks, as a member of a group once it has joined."""
 
     broker: WholeBroker
@@ -99,6 +99,7 @@ class ClientOf:
     group_id: str = "orders"
     member_id: str = ""
     generation: int = -1
+    session_timeout_ms: float = 30_000
     members: Sequence[str] = field(default_factory=list)
 
     async def ask(self, asked: Any) -> Any:
@@ -120,58 +121,33 @@ class ClientOf:
 
     async def commit(self, topic: str, offset: int, index: int = 0, version: int = 8) -> ErrorCode:
         """Commit as the member that this client is, or as nobody; the partition's code."""
-        asked = request(
-            8, version, group_id=self.group_id, generation_id_or_member_epoch=self.generation, member_id=self.member_id,
-            group_instance_id=None,
-            topics=[{"name": topic, "partitions": [{
-                "partition_index": index, "committed_offset": offset,
-                "committed_leader_epoch": -1, "committed_metadata": "",
-            }]}],
-        )  # fmt: skip
-        answer = await self.ask(asked)
+        answer = await self.ask(self.commit_request({topic: {index: offset}}, version))
         code: ErrorCode = answer.topics[0].partitions[0].error_code
         return code
 
     async def committed(self, topic: str, index: int = 0) -> int:
         """The group's committed offset; -1 without."""
-        asked = request(
-            9, 7, group_id=self.group_id, require_stable=False,
-            topics=[{"name": topic, "partition_indexes": (index,)}],
-        )  # fmt: skip
-        answer = await self.ask(asked)
+        answer = await self.ask(self.offsets_request(topic, [index], 7))
         offset: int = answer.topics[0].partitions[0].committed_offset
         return offset
 
     async def join(self, *topics: str) -> Any:
         """JoinGroup, both round trips of a new member; waits for the others."""
+        self.metadata = write_subscription(topics)
         for _ in range(2):
-            answer = await self.ask(
-                request(
-                    11, 9, group_id=self.group_id, session_timeout=timedelta(seconds=30),
-                    rebalance_timeout=timedelta(seconds=60), member_id=self.member_id, group_instance_id=None,
-                    protocol_type="consumer", reason=None,
-                    protocols=[{"name": "range",
-                                "metadata": write_subscription(topics)}],
-                )
-            )  # fmt: skip
+            answer = await self.ask(self.join_request())
             self.member_id = answer.member_id
             if answer.error_code is not ErrorCode.member_id_required:
                 break
         assert answer.error_code is _NONE, answer
-        self.generation = answer.generation_id
+        self.follow_join(answer)
         self.members = [member.member_id for member in answer.members]
         return answer
 
     async def sync(self, plan: Mapping[str, Mapping[str, Sequence[int]]] | None = None) -> Any:
         """SyncGroup: as the leader with everybody's partitions, as a follower without."""
-        answer = await self.ask(
-            request(
-                14, 5, group_id=self.group_id, generation_id=self.generation, member_id=self.member_id,
-                group_instance_id=None, protocol_type="consumer", protocol_name="range",
-                assignments=[{"member_id": member_id,
-                              "assignment": write_assignment(parts)} for member_id, parts in (plan or {}).items()],
-            )
-        )  # fmt: skip
+        assignments = {member_id: write_assignment(parts) for member_id, parts in (plan or {}).items()}
+        answer = await self.ask(self.sync_request(assignments))
         assert answer.error_code is _NONE, answer
         return answer
 
@@ -182,13 +158,7 @@ class ClientOf:
 
     async def leave(self) -> None:
         """LeaveGroup."""
-        answer = await self.ask(
-            request(
-                13, 5, group_id=self.group_id,
-                members=[{"member_id": self.member_id, "group_instance_id": None,
-                          "reason": None}],
-            )
-        )  # fmt: skip
+        answer = await self.ask(self.leave_request())
         assert answer.error_code is _NONE
         self.member_id, self.generation = "", -1
 
