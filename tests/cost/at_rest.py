@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import timedelta
 from functools import partial
 from typing import Final
 
@@ -15,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.cost.cluster import Cluster, run
 from tests.cost.operations import Member, set_up
-from tests.simulation.wire import message
+from tests.kit.wire import request
 
 FEW: Final = 20
 MANY: Final = 10 * FEW
@@ -28,12 +27,11 @@ _CREATE: Final = 19
 async def _commands_per_minute(partition_count: int, group_count: int, cluster: Cluster) -> float:
     await set_up(cluster)
     client = await cluster.client()
-    kio = message(_CREATE, 7)
-    topic = kio.CreatableTopic(
-        name="rest", num_partitions=partition_count, replication_factor=-1, assignments=(), configs=()
-    )
-    request = kio.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5), validate_only=False)
-    assert (await client.ask(request)).topics[0].error_code is ErrorCode.none
+    topic = {
+        "name": "rest", "num_partitions": partition_count, "replication_factor": -1, "assignments": [], "configs": [],
+    }  # fmt: skip
+    asked = request(_CREATE, 7, topics=[topic], timeout=5_000, validate_only=False)
+    assert (await client.ask(asked)).topics[0].error_code is ErrorCode.none
     for number in range(group_count):
         answer = await client.ask(Member(client, f"rest-{number}").commit(1, 0))
         assert answer.topics[0].partitions[0].error_code is ErrorCode.none

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Assigned, Commit, Outcome, Revoked
-from tests.kit.wire import decode_response, encode_request
+from tests.kit.wire import request
 from tests.simulation.contact import Contact
 from tests.simulation.members import TOPIC
-from tests.simulation.wire import Disconnected, Wire, message
+from tests.simulation.wire import Disconnected, Wire
 
 if TYPE_CHECKING:
     from tests.simulation.epoch_traffic import EpochGroupHistory, EpochTraffic
@@ -113,29 +112,19 @@ class EpochMember:
 
     async def _ask(self, request: Any) -> Any:
         assert self._wire is not None
-        schema = type(request)
-        payload = await self._wire.ask_frame(encode_request(request, 0, self.name), REQUEST_TIMEOUT_S)
-        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+        return await self._wire.ask(request, self.name, REQUEST_TIMEOUT_S)
 
     # -- heartbeats
 
     def _request(self, epoch: int) -> Any:
-        kio = message(HEARTBEAT, 1)
         is_full = epoch >= 0 and (epoch == 0 or self._reports)
-        owned = () if epoch == 0 else tuple(sorted(self.owned))
-        parts = (kio.TopicPartitions(topic_id=self.traffic.topic_id, partitions=owned),) if owned else ()
-        return kio.ConsumerGroupHeartbeatRequest(
-            group_id=self.group.group_id,
-            member_id=self.member_id,
-            member_epoch=epoch,
-            instance_id=None,
-            rack_id=None,
-            rebalance_timeout=timedelta(seconds=REBALANCE_TIMEOUT_S) if is_full else timedelta(milliseconds=-1),
-            subscribed_topic_names=(TOPIC,) if is_full else None,
-            subscribed_topic_regex=None,
-            server_assignor=None,
-            topic_partitions=parts if is_full else None,
-        )
+        owned = [] if epoch == 0 else sorted(self.owned)
+        parts = [{"topic_id": self.traffic.topic_id, "partitions": owned}] if owned else []
+        return request(
+            HEARTBEAT, 1, group_id=self.group.group_id, member_id=self.member_id, member_epoch=epoch,
+            rebalance_timeout=1_000 * REBALANCE_TIMEOUT_S if is_full else -1,
+            subscribed_topic_names=(TOPIC,) if is_full else None, topic_partitions=parts if is_full else None,
+        )  # fmt: skip
 
     async def _heartbeat(self) -> bool:
         """One heartbeat; whether another one follows at once."""
@@ -193,25 +182,18 @@ class EpochMember:
     async def _commit(self) -> None:
         if not self.owned or self.epoch <= 0:
             return
-        kio = message(COMMIT, 9)
         offset = self.group.next_offset()
         offsets = dict.fromkeys(sorted(self.owned), offset)
-        partitions = tuple(
-            kio.OffsetCommitRequestPartition(
-                partition_index=index, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=""
-            )
-            for index in offsets
-        )
-        request = kio.OffsetCommitRequest(
-            group_id=self.group.group_id,
-            generation_id_or_member_epoch=self.epoch,
-            member_id=self.member_id,
-            group_instance_id=None,
-            topics=(kio.OffsetCommitRequestTopic(name=TOPIC, partitions=partitions),),
-        )
+        partitions = [
+            {"partition_index": index, "committed_offset": offset, "committed_metadata": ""} for index in offsets
+        ]
+        asked = request(
+            COMMIT, 9, group_id=self.group.group_id, generation_id_or_member_epoch=self.epoch,
+            member_id=self.member_id, topics=[{"name": TOPIC, "partitions": partitions}],
+        )  # fmt: skip
         began = self.traffic.now_ns()
         try:
-            answer = await self._ask(request)
+            answer = await self._ask(asked)
         except (Disconnected, asyncio.CancelledError):  # the second one if the member crashes meanwhile
             self._note_commit(began, offsets, Outcome.UNKNOWN)
             raise
@@ -235,38 +217,21 @@ class StreamsThread(EpochMember):
     """A thread of an application of one subtopology, whose tasks are the partitions of the topic (KIP-1071)."""
 
     def _request(self, epoch: int) -> Any:
-        kio = message(STREAMS_HEARTBEAT, 0)
         is_full, joins = epoch >= 0 and (epoch == 0 or self._reports), epoch == 0
-        owned = () if joins else tuple(sorted(self.owned))
-        tasks = (kio.TaskIds(subtopology_id="0", partitions=owned),) if owned else ()
-        subtopology = kio.Subtopology(
-            subtopology_id="0",
-            source_topics=(TOPIC,),
-            source_topic_regex=(),
-            state_changelog_topics=(),
-            repartition_sink_topics=(),
-            repartition_source_topics=(),
-            copartition_groups=(),
-        )
-        return kio.StreamsGroupHeartbeatRequest(
-            group_id=self.group.group_id,
-            member_id=self.member_id,
-            member_epoch=epoch,
-            endpoint_information_epoch=-1,
-            instance_id=None,
-            rack_id=None,
-            rebalance_timeout=timedelta(seconds=REBALANCE_TIMEOUT_S) if is_full else timedelta(milliseconds=-1),
-            topology=kio.Topology(epoch=0, subtopologies=(subtopology,)) if joins else None,
-            active_tasks=tasks if is_full else None,
-            standby_tasks=() if is_full else None,
-            warmup_tasks=() if is_full else None,
-            process_id=self.name if joins else None,
-            user_endpoint=None,
-            client_tags=() if joins else None,
-            task_offsets=None,
+        owned = [] if joins else sorted(self.owned)
+        subtopology = {
+            "subtopology_id": "0", "source_topics": (TOPIC,), "source_topic_regex": (), "state_changelog_topics": (),
+            "repartition_sink_topics": (), "repartition_source_topics": (), "copartition_groups": (),
+        }  # fmt: skip
+        return request(
+            STREAMS_HEARTBEAT, 0, group_id=self.group.group_id, member_id=self.member_id, member_epoch=epoch,
+            endpoint_information_epoch=-1, rebalance_timeout=1_000 * REBALANCE_TIMEOUT_S if is_full else -1,
+            topology={"epoch": 0, "subtopologies": [subtopology]} if joins else None,
+            active_tasks=([{"subtopology_id": "0", "partitions": owned}] if owned else []) if is_full else None,
+            standby_tasks=() if is_full else None, warmup_tasks=() if is_full else None,
+            process_id=self.name if joins else None, client_tags=() if joins else None, task_offsets=None,
             task_end_offsets=None,
-            shutdown_application=False,
-        )
+        )  # fmt: skip
 
     def _given(self, answer: Any) -> frozenset[int] | None:
         if answer.active_tasks is None:

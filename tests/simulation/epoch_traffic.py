@@ -18,11 +18,11 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.checker import check, summary
 from tests.kit.history import CommittedFetch, History, Removed
-from tests.kit.wire import decode_response, encode_request
+from tests.kit.wire import request
 from tests.simulation.epoch_members import SESSION_S, EpochMember, StreamsThread, names
 from tests.simulation.history import EARLY_MS, Violation
 from tests.simulation.members import TOPIC
-from tests.simulation.wire import Disconnected, Wire, message
+from tests.simulation.wire import Disconnected, Wire
 from tidegate.groups import configs
 
 if TYPE_CHECKING:
@@ -175,22 +175,19 @@ class EpochTraffic:
     async def _read(self, group_id: str) -> None:
         """Ask for the committed offsets now and then."""
         rng, group = self._rng(f"{group_id} reader"), self.groups[group_id]
-        partitions = tuple(range(self.world.partition_count))
-        kio = message(FETCH, 8)
-        topic = kio.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=partitions)
-        asked = kio.OffsetFetchRequestGroup(group_id=group_id, topics=(topic,))
-        frame = encode_request(kio.OffsetFetchRequest(groups=(asked,), require_stable=False), 0, "reader")
+        topic = {"name": TOPIC, "partition_indexes": tuple(range(self.world.partition_count))}
+        asked = request(FETCH, 8, groups=[{"group_id": group_id, "topics": [topic]}], require_stable=False)
         while True:
             await asyncio.sleep(rng.expovariate(1 / READ_EVERY_S))
             began = self.now_ns()
             try:
                 wire = Wire(self.world.net, rng.choice(self.world.ports), lambda: None)
                 await wire.ready()
-                payload = await wire.ask_frame(frame, 5.0)
+                answers = await wire.ask(asked, "reader", 5.0)
                 wire.close()
             except Disconnected:
                 continue
-            (answer,) = decode_response(FETCH, 8, payload)[1].groups
+            (answer,) = answers.groups
             if answer.error_code is ErrorCode.none:
                 (read,) = answer.topics
                 offsets = {names((one.partition_index,))[0]: one.committed_offset for one in read.partitions}

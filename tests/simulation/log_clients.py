@@ -14,14 +14,13 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Outcome, Poll, Records, Send
-from tests.kit.wire import decode_response, encode_request
-from tests.simulation.wire import Disconnected, Wire, message
+from tests.kit.wire import decode_response, encode_request, request
+from tests.simulation.wire import Disconnected, Wire
 from tests.support.log_broker import fetch_request, produce_request
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch
@@ -100,10 +99,7 @@ class LogClient:
 
     async def ask(self, port: int, request: Any, timeout_s: float) -> Any:
         """The answer's body. Raises Disconnected."""
-        schema = type(request)
-        wire = await self.wire(port)
-        payload = await wire.ask_frame(encode_request(request, 0, self.name), timeout_s)
-        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+        return await (await self.wire(port)).ask(request, self.name, timeout_s)
 
     async def back_off(self) -> None:
         await asyncio.sleep(self.rng.choice(_BACK_OFF_S))
@@ -141,13 +137,12 @@ class Writer(LogClient):
                 self._note(queue.index, batch, Outcome.UNKNOWN, -1)
 
     async def _init(self) -> None:
-        kio = message(INIT_PRODUCER_ID, 4)
-        request = kio.InitProducerIdRequest(
-            transactional_id=None, transaction_timeout=timedelta(minutes=1), producer_id=-1, producer_epoch=-1
+        asked = request(
+            INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1
         )
         while self.producer_id < 0:
             try:
-                answer = await self.ask(self.other_port(), request, REQUEST_TIMEOUT_S)
+                answer = await self.ask(self.other_port(), asked, REQUEST_TIMEOUT_S)
             except Disconnected:
                 await self.back_off()
                 continue

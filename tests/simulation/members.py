@@ -10,17 +10,16 @@ import asyncio
 import random
 import struct
 from collections import deque
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tests.kit.member import subscription
-from tests.kit.wire import decode_response, encode_request
+from tests.kit.member import ClassicMember, subscription
+from tests.kit.wire import decode_response, encode_request, request
 from tests.simulation.contact import Contact
 from tests.simulation.frames import commit_frame, pack_assignment, unpack_assignment, versions_frame
 from tests.simulation.history import GroupHistory
-from tests.simulation.wire import Disconnected, Wire, message
+from tests.simulation.wire import Disconnected, Wire
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -52,14 +51,17 @@ class Fenced(Exception):
     """Another process is this static member now."""
 
 
-class Member:
+class Member(ClassicMember):
     """One member process, from start to end."""
+
+    metadata = subscription([TOPIC])
+    protocols = ("range", "roundrobin")
 
     def __init__(
         self, world: World, history: GroupHistory, name: str, instance_id: str | None, rng: random.Random
     ) -> None:
         self.world, self.history, self.name, self.instance_id, self.rng = world, history, name, instance_id, rng
-        self.loop = world.loop
+        self.loop, self.group_id = world.loop, history.group_id
         traits = world.traits[history.group_id]
         self.session_timeout_s, self.rebalance_timeout_s = traits.session_timeout_s, traits.rebalance_timeout_s
         self.interval_s, self.commit_s, self.version = traits.interval_s, traits.commit_s, traits.join_version
@@ -67,14 +69,10 @@ class Member:
         self._names_software = rng.random() < HELD_SHARE
         self._heartbeat_timeout_s = traits.session_timeout_s / 2 if self._names_software else self.request_timeout_s
         """Longer than a hold where there may be one."""
-        kio = message(JOIN, self.version)
-        self._protocols = tuple(
-            kio.JoinGroupRequestProtocol(name=name, metadata=subscription([TOPIC])) for name in ("range", "roundrobin")
-        )
-        asked = message(FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=(history.group_id,))
+        self.session_timeout_ms = 1_000 * self.session_timeout_s
+        self.rebalance_timeout_ms = 1_000 * self.rebalance_timeout_s
+        asked = request(FIND, 4, key_type=0, coordinator_keys=(history.group_id,))
         self._find_frame = encode_request(asked, 0, name)
-        self.member_id = ""
-        self.generation = -1
         self.partitions: tuple[int, ...] = ()
         self.contact = Contact()
         """A sync or join that is answered at once renews no session (spec E12, S12)."""
@@ -153,9 +151,7 @@ class Member:
             return
         try:
             await self._connect()
-            kio = message(LEAVE, 5)
-            identity = kio.MemberIdentity(member_id=self.member_id, group_instance_id=None, reason="done")
-            await self._ask(kio.LeaveGroupRequest(group_id=self.history.group_id, members=(identity,)))
+            await self._ask(self.leave_request("done"))
         except Disconnected:
             pass
         finally:
@@ -254,25 +250,12 @@ class Member:
 
     async def _join_once(self) -> Any:
         """One JoinGroup; None where the answer only changes what to ask next."""
-        kio = message(JOIN, self.version)
-        values: dict[str, Any] = {
-            "group_id": self.history.group_id,
-            "session_timeout": timedelta(seconds=self.session_timeout_s),
-            "rebalance_timeout": timedelta(seconds=self.rebalance_timeout_s),
-            "member_id": self.member_id,
-            "protocol_type": "consumer",
-            "protocols": self._protocols,
-        }
-        if self.version >= 5:
-            values["group_instance_id"] = self.instance_id
-        if self.version >= 8:
-            values["reason"] = None
         floor, sent_s = self.history.generation, self.loop.now
         lost, self.join_lost = self.join_lost, True
         if not lost:
             self._first_join_s = sent_s
         self._joins.append((sent_s, lost))
-        joined = await self._ask(kio.JoinGroupRequest(**values), self.rebalance_timeout_s + 5)
+        joined = await self._ask(self.join_request(self.version), self.rebalance_timeout_s + 5)
         self.join_lost = lost
         code = joined.error_code
         if code is ErrorCode.member_id_required:
@@ -292,38 +275,21 @@ class Member:
 
     async def _sync(self, joined: Any) -> ErrorCode:
         skip = getattr(joined, "skip_assignment", False)
-        kio = message(SYNC, 5)
         ids = [] if skip else sorted(member.member_id for member in joined.members)
-        share = {
-            member_id: tuple(range(self.world.partition_count))[at :: len(ids)] for at, member_id in enumerate(ids)
+        plan = {
+            member_id: pack_assignment(TOPIC, tuple(range(self.world.partition_count))[at :: len(ids)])
+            for at, member_id in enumerate(ids)
         }
         self.join_lost = True
-        synced = await self._ask(
-            kio.SyncGroupRequest(
-                group_id=self.history.group_id,
-                generation_id=self.generation,
-                member_id=self.member_id,
-                group_instance_id=self.instance_id,
-                protocol_type="consumer",
-                protocol_name=joined.protocol_name,
-                assignments=tuple(
-                    kio.SyncGroupRequestAssignment(member_id=member_id, assignment=pack_assignment(TOPIC, partitions))
-                    for member_id, partitions in share.items()
-                ),
-            ),
-            self.rebalance_timeout_s + 5,
-        )
+        synced = await self._ask(self.sync_request(plan, joined.protocol_name), self.rebalance_timeout_s + 5)
         if synced.error_code is ErrorCode.none:
             self.partitions = unpack_assignment(synced.assignment)
             self.history.assigned(self, self.member_id, self.generation, self.partitions)
         return synced.error_code
 
     async def _fetch_offsets(self) -> None:
-        kio = message(FETCH, 8)
         begun = self.history.read_begins()
-        topic = kio.OffsetFetchRequestTopics(name=TOPIC, partition_indexes=tuple(range(len(begun))))
-        group = kio.OffsetFetchRequestGroup(group_id=self.history.group_id, topics=(topic,))
-        answer = (await self._ask(kio.OffsetFetchRequest(groups=(group,), require_stable=False))).groups[0]
+        answer = (await self._ask(self.offsets_request(TOPIC, range(len(begun))))).groups[0]
         if answer.error_code is not ErrorCode.none:
             if answer.error_code in _RETRIED:
                 raise Disconnected
@@ -335,14 +301,7 @@ class Member:
 
     async def _consume(self) -> None:
         """Heartbeats and commits until it must join again. Raises Disconnected, Fenced."""
-        kio = message(HEARTBEAT_REQUEST, 4)
-        request = kio.HeartbeatRequest(
-            group_id=self.history.group_id,
-            generation_id=self.generation,
-            member_id=self.member_id,
-            group_instance_id=self.instance_id,
-        )
-        self._frame = encode_request(request, 0, self.name)
+        self._frame = encode_request(self.heartbeat_request(), 0, self.name)
         self._woken, self._unanswered_s, self._code = self.loop.create_future(), None, ErrorCode.none
         self.consuming = True
         if self._heartbeat_timer is None:

@@ -9,14 +9,13 @@ import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from tests.kit.history import Acknowledgement, Delivery, Outcome
-from tests.kit.wire import decode_response, encode_request
-from tests.simulation.wire import Disconnected, Wire, message
+from tests.kit.wire import request
+from tests.simulation.wire import Disconnected, Wire
 from tidegate.records.batch import iter_headers
 from tidegate.records.record import read_records
 
@@ -112,20 +111,14 @@ class ShareMember:
 
     async def _ask(self, request: Any) -> Any:
         assert self._wire is not None
-        schema = type(request)
-        payload = await self._wire.ask_frame(encode_request(request, 0, self.name), REQUEST_TIMEOUT_S)
-        return decode_response(int(schema.__api_key__), int(schema.__version__), payload)[1]
+        return await self._wire.ask(request, self.name, REQUEST_TIMEOUT_S)
 
     # -- heartbeats
 
     def _heartbeat_request(self, epoch: int) -> Any:
-        return message(HEARTBEAT, 1).ShareGroupHeartbeatRequest(
-            group_id=self.group.group_id,
-            member_id=self.name,
-            member_epoch=epoch,
-            rack_id=None,
-            subscribed_topic_names=(self.traffic.topic,) if epoch == 0 else None,
-        )
+        names = (self.traffic.topic,) if epoch == 0 else None
+        identity = {"group_id": self.group.group_id, "member_id": self.name}
+        return request(HEARTBEAT, 1, **identity, member_epoch=epoch, subscribed_topic_names=names)
 
     async def _heartbeat(self) -> None:
         answer = await self._ask(self._heartbeat_request(self.epoch))
@@ -152,24 +145,15 @@ class ShareMember:
     # -- records
 
     def _fetch_request(self, epoch: int) -> Any:
-        kio = message(FETCH, 1)
-        partitions = tuple(
-            kio.FetchPartition(partition_index=index, acknowledgement_batches=())
-            for index in (self.assigned if epoch == 0 else ())
-        )
-        topics = (kio.FetchTopic(topic_id=self.traffic.topic_id, partitions=partitions),) if partitions else ()
-        return kio.ShareFetchRequest(
-            group_id=self.group.group_id,
-            member_id=self.name,
-            share_session_epoch=epoch,
-            max_wait=timedelta(seconds=FETCH_WAIT_S),
-            min_bytes=1,
-            max_bytes=1 << 20,
-            max_records=self.rng.choice((1, 5, 50)),
-            batch_size=50,
-            topics=topics,
-            forgotten_topics_data=(),
-        )
+        partitions = [
+            {"partition_index": index, "acknowledgement_batches": ()} for index in (self.assigned if epoch == 0 else ())
+        ]
+        topics = [{"topic_id": self.traffic.topic_id, "partitions": partitions}] if partitions else []
+        return request(
+            FETCH, 1, group_id=self.group.group_id, member_id=self.name, share_session_epoch=epoch,
+            max_wait=1_000 * FETCH_WAIT_S, min_bytes=1, max_bytes=1 << 20, max_records=self.rng.choice((1, 5, 50)),
+            batch_size=50, topics=topics, forgotten_topics_data=(),
+        )  # fmt: skip
 
     async def _fetch(self) -> list[SharedRecord]:
         answer = await self._ask(self._fetch_request(self.session))
@@ -209,26 +193,23 @@ class ShareMember:
             await self._acknowledge(index, types, {one.offset: one.count for one in some})
 
     async def _acknowledge(self, index: int, types: Mapping[int, int], counts: Mapping[int, int]) -> None:
-        kio = message(ACKNOWLEDGE, 1)
         accepted = tuple(offset for offset, kind in sorted(types.items()) if kind == _ACCEPT)
         released = tuple(offset for offset, kind in sorted(types.items()) if kind == _RELEASE)
         accepting = self.group.accepting
         for offset in accepted:
             accepting[index, offset] = max(counts[offset], accepting.get((index, offset), 0))
-        batches = tuple(
-            kio.AcknowledgementBatch(first_offset=offset, last_offset=offset, acknowledge_types=(kind,))
+        batches = [
+            {"first_offset": offset, "last_offset": offset, "acknowledge_types": (kind,)}
             for offset, kind in sorted(types.items())
-        )
-        partition = kio.AcknowledgePartition(partition_index=index, acknowledgement_batches=batches)
-        request = kio.ShareAcknowledgeRequest(
-            group_id=self.group.group_id,
-            member_id=self.name,
-            share_session_epoch=self.session,
-            topics=(kio.AcknowledgeTopic(topic_id=self.traffic.topic_id, partitions=(partition,)),),
-        )
+        ]
+        partition = {"partition_index": index, "acknowledgement_batches": batches}
+        asked = request(
+            ACKNOWLEDGE, 1, group_id=self.group.group_id, member_id=self.name, share_session_epoch=self.session,
+            topics=[{"topic_id": self.traffic.topic_id, "partitions": [partition]}],
+        )  # fmt: skip
         began, outcome = self.traffic.now_ns(), Outcome.UNKNOWN
         try:
-            answer = await self._ask(request)
+            answer = await self._ask(asked)
             outcome = self._outcome(answer)
         finally:
             at, group = self.traffic.now_ns(), self.group

@@ -16,7 +16,6 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.checker import check, summary
 from tests.kit.history import Acknowledgement, Delivery, History, Outcome, Send, ShareBounds
-from tests.kit.wire import decode_response, encode_request
 from tests.simulation.history import Violation
 from tests.simulation.share_members import LOCK_S, SharedRecord, ShareMember
 from tests.simulation.wire import Disconnected, Wire
@@ -158,11 +157,11 @@ class ShareTraffic:
             try:
                 wire = Wire(self.world.net, rng.choice(self.world.ports), lambda: None)
                 await wire.ready()
-                payload = await wire.ask_frame(encode_request(request, 0, "producer"), 8.0)
+                answers = await wire.ask(request, "producer", 8.0)
                 wire.close()
             except Disconnected:
                 continue
-            answer = decode_response(PRODUCE, PRODUCE_VERSION, payload)[1].responses[0].partition_responses[0]
+            answer = answers.responses[0].partition_responses[0]
             if answer.error_code is not ErrorCode.none:
                 continue
             for offset, (key, value) in enumerate(zip(keys, values, strict=True), answer.base_offset):

@@ -6,12 +6,9 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
-
+from tests.kit.wire import decode_response, encode_request
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
 
@@ -24,12 +21,6 @@ OnAnswer = Callable[[bytes], None]
 
 class Disconnected(Exception):
     """The connection is gone, or did not answer in time: whether the request was taken is not known."""
-
-
-@cache
-def message(api_key: int, version: int) -> Any:
-    """kio's module of a request."""
-    return load_payload_module(api_key, version, EntityType.request)
 
 
 class Wire:
@@ -63,6 +54,11 @@ class Wire:
         correlation = _CORRELATION.pack(self._correlation_id)
         self._expected.append((correlation, on_answer))
         self._pipe.send(frame[:_CORRELATION_AT] + correlation + frame[_CORRELATION_AT + 4 :])
+
+    async def ask(self, request: Any, client_id: str, timeout_s: float) -> Any:
+        """Send a request and wait for its answer."""
+        payload = await self.ask_frame(encode_request(request, 0, client_id), timeout_s)
+        return decode_response(int(request.__api_key__), int(request.__version__), payload)[1]
 
     async def ask_frame(self, frame: bytes, timeout_s: float) -> bytes:
         """Send a whole frame and wait for the answer's payload. A connection that is late is given up."""
