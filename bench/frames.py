@@ -30,7 +30,7 @@ def request_type(api_key: int, version: int) -> Any:
 
 
 def request(api_key: int, version: int, /, **values: Any) -> Any:
-    """A request from plain values: lists for arrays, dicts for entities, ms or timedeltas for durations."""
+    """A request from plain values: lists or tuples for arrays, dicts for entities, ms or timedeltas for durations."""
     return _entity(load_request_schema(api_key, version), values)
 
 
@@ -51,7 +51,7 @@ def _entity(schema: Any, values: Mapping[str, Any], leave_out: bool = False) -> 
 
 
 def _value(kind: Any, value: Any, leave_out: bool) -> Any:
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return tuple([_value(kind, one, leave_out) for one in value])
     if isinstance(value, dict):
         return _entity(kind, value, leave_out)

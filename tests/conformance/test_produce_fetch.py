@@ -14,8 +14,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import Cluster
+from tests.kit.wire import request, request_of_version
 from tests.support.log_broker import Connection, LogBroker, fetch_request, produce_request
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.records.batch import Batch, Codec, iter_headers
 from tidegate.records.build import NewRecord, build_batch, seal
 from tidegate.records.record import read_records
@@ -407,15 +407,9 @@ async def test_51_52_epochs_and_divergence(brokers: tuple[LogBroker, LogBroker],
     fresh = await LogBroker.start(store.settings)
     try:
         client = fresh.connect()
-        schema = load_request_schema(23, 3)
-        module = __import__(schema.__module__, fromlist=["x"])
-        asked = tuple(
-            module.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=epoch)
-            for epoch in (0, 1, 2, 3)
-        )
-        response = await client.ask(
-            schema(replica_id=-2, topics=(module.OffsetForLeaderTopic(topic="t", partitions=asked),))
-        )
+        asked = [{"partition": 0, "leader_epoch": epoch} for epoch in (0, 1, 2, 3)]
+        topics = [{"topic": "t", "partitions": asked}]
+        response = await client.ask(request(23, 3, replica_id=-2, topics=topics))
         ends = [(part.leader_epoch, part.end_offset) for part in response.topics[0].partitions]
         assert ends == [(0, 10), (0, 10), (2, 20), (-1, -1)]
 
@@ -437,18 +431,12 @@ async def test_51_52_epochs_and_divergence(brokers: tuple[LogBroker, LogBroker],
 
 
 async def list_offsets(client: Connection, version: int, *timestamps: int, isolation: int = 0) -> list[Any]:
-    schema = load_request_schema(2, version)
-    module = __import__(schema.__module__, fromlist=["x"])
     answers = []
     for timestamp in timestamps:
-        fields: dict[str, Any] = {"partition_index": 0, "timestamp": timestamp}
-        if version >= 4:
-            fields["current_leader_epoch"] = -1
-        topic = module.ListOffsetsTopic(name="t", partitions=(module.ListOffsetsPartition(**fields),))
-        more: dict[str, Any] = {"isolation_level": isolation} if version >= 2 else {}
-        if version >= 10:
-            more["timeout"] = datetime.timedelta(seconds=5)
-        response = await client.ask(schema(replica_id=-1, topics=(topic,), **more))
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
+        response = await client.ask(
+            request_of_version(2, version, replica_id=-1, topics=topics, isolation_level=isolation, timeout=5_000)
+        )
         part = response.topics[0].partitions[0]
         answers.append((part.offset, part.timestamp) if part.error_code is ErrorCode.none else part.error_code)
     return answers
@@ -584,14 +572,10 @@ async def test_pipelined_batches_of_one_producer_keep_their_order(one: Connectio
 
 
 async def test_65_init_producer_id(one: Connection, two: Connection):
-    schema = load_request_schema(22, 4)
-
     async def init(client: Connection, transactional_id: str | None, timeout_ms: int = 1_000) -> Any:
-        timeout = datetime.timedelta(milliseconds=timeout_ms)
-        request = schema(
-            transactional_id=transactional_id, transaction_timeout=timeout, producer_id=-1, producer_epoch=-1
-        )
-        return await client.ask(request)
+        return await client.ask(request(
+            22, 4, transactional_id=transactional_id, transaction_timeout=timeout_ms, producer_id=-1, producer_epoch=-1
+        ))  # fmt: skip
 
     first, second = await init(one, None), await init(two, None)
     assert first.producer_id != second.producer_id

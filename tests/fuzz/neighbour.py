@@ -11,12 +11,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
-
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.processor_waits import waited_s
@@ -33,13 +30,12 @@ def served_ms(pids: Sequence[str]) -> float:
 
 async def ask(address: str, pids: Sequence[str], times_ms: list[float]) -> None:
     """ApiVersions and Produce in turn, each timed."""
-    kio: Any = load_payload_module(18, 3, EntityType.request)
-    versions = kio.ApiVersionsRequest(client_software_name="neighbour", client_software_version="1")
+    versions = request(18, 3, client_software_name="neighbour", client_software_version="1")
     async with await RawClient.connect(address, TOPIC) as client:
         while True:
-            for request in (versions, produce_request([(TOPIC, [(0, batch_bytes())])])):
+            for asked in (versions, produce_request([(TOPIC, [(0, batch_bytes())])])):
                 began_ms = served_ms(pids)
-                await client.ask(request, ANSWER_S)
+                await client.ask(asked, ANSWER_S)
                 times_ms.append(served_ms(pids) - began_ms)
                 await asyncio.sleep(EVERY_S)
 

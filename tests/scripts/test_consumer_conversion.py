@@ -115,10 +115,7 @@ async def test_scenario_56_and_57_upgrade_and_downgrade(wire: Wire) -> None:
     assert sorted(one.member_type for one in described.members) == [0, 0, 1]
     assert await wire.fetch(None, -1) == 9
 
-    module = __import__("kio.schema.leave_group.v5.request", fromlist=["x"])
-    left = await wire.ask(
-        13, 5, group_id=wire.group, members=(module.MemberIdentity(member_id="n", group_instance_id=None, reason=None),)
-    )
+    left = await wire.ask(13, 5, group_id=wire.group, members=[{"member_id": "n"}])
     assert code(left.members[0]) == "NONE"
     assert await listed(wire) == ("classic", "PreparingRebalance")
     assert (await a.heartbeat(), await b.heartbeat()) == (REBALANCE, REBALANCE)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.kit.member import subscription
-from tests.support.consumer_wire import HEARTBEAT, JOIN, LEAVE, LIST, Wire, code, wire_of
+from tests.support.consumer_wire import JOIN, LEAVE, LIST, Wire, code, wire_of
 from tests.support.valkey import ValkeyServer
 from tidegate.groups.consumer.coordinator import ConsumerGroups
-from tidegate.protocol.schemas import load_request_schema
 
 
 @pytest.fixture
@@ -40,8 +38,7 @@ async def test_scenario_1_to_3_blank_names(wire: Wire) -> None:
 
 
 async def test_scenario_4_and_5_what_a_join_needs(wire: Wire) -> None:
-    module = __import__(load_request_schema(HEARTBEAT, 1).__module__, fromlist=["x"])
-    owned = (module.TopicPartitions(topic_id=wire.topics["t1"], partitions=(0,)),)
+    owned = [{"topic_id": wire.topics["t1"], "partitions": (0,)}]
     for fields in (
         {"rebalance_timeout_ms": -1},
         {"topic_partitions": None},
@@ -94,8 +91,7 @@ async def test_scenario_50_commits_at_an_older_epoch(wire: Wire) -> None:
     await wire.join("b", "t4")
     kept = wire.parts(await wire.heartbeat("a", a.member_epoch))
     assert kept == {"t4": [0, 1]}
-    module = __import__(load_request_schema(HEARTBEAT, 1).__module__, fromlist=["x"])
-    owned = (module.TopicPartitions(topic_id=wire.topics["t4"], partitions=(0, 1)),)
+    owned = [{"topic_id": wire.topics["t4"], "partitions": (0, 1)}]
     moved = await wire.heartbeat("a", a.member_epoch, topic_partitions=owned)
     assert moved.member_epoch == a.member_epoch + 1
     b = await wire.heartbeat("b", moved.member_epoch)
@@ -124,12 +120,9 @@ async def test_scenario_51_fetches_of_a_member(wire: Wire) -> None:
 
 async def test_scenario_35_leave_group_removes_members(wire: Wire) -> None:
     a = await wire.join("a", "t4", instance_id="i1")
-    schema: Any = load_request_schema(LEAVE, 5)
-    module = __import__(schema.__module__, fromlist=["x"])
 
     async def leave(**fields: Any) -> str:
-        member = module.MemberIdentity(**{"member_id": "", "group_instance_id": None, "reason": None, **fields})
-        answer = await wire.client.ask(schema(group_id=wire.group, members=(member,)))
+        answer = await wire.ask(LEAVE, 5, group_id=wire.group, members=[{"member_id": "", **fields}])
         return code(answer.members[0])
 
     assert await leave(group_instance_id="i1") == "NONE"
@@ -150,13 +143,9 @@ async def test_leave_group_removes_many_members_in_one_decision(wire: Wire, monk
         return await decide(self, keys, base, works)
 
     monkeypatch.setattr(ConsumerGroups, "_decide", watched)
-    schema: Any = load_request_schema(LEAVE, 5)
-    module = __import__(schema.__module__, fromlist=["x"])
-    members = tuple(
-        module.MemberIdentity(member_id=name, group_instance_id=None, reason=None) for name in ("a", "x", "b")
-    )
+    members = [{"member_id": name} for name in ("a", "x", "b")]
 
-    answer = await wire.client.ask(schema(group_id=wire.group, members=members))
+    answer = await wire.ask(LEAVE, 5, group_id=wire.group, members=members)
 
     assert [code(one) for one in answer.members] == ["NONE", "UNKNOWN_MEMBER_ID", "NONE"]
     assert decided == [3]
@@ -198,22 +187,11 @@ async def test_scenario_54_and_55_describe_list_and_delete(wire: Wire) -> None:
 
 
 async def test_scenario_65_a_classic_join_meets_a_consumer_group(wire: Wire) -> None:
-    schema: Any = load_request_schema(JOIN, 5)
-    module = __import__(schema.__module__, fromlist=["x"])
-
     async def join(member_id: str = "") -> Any:
-        protocols = (module.JoinGroupRequestProtocol(name="range", metadata=subscription(["t4"])),)
-        return await wire.client.ask(
-            schema(
-                group_id=wire.group,
-                session_timeout=timedelta(seconds=10),
-                rebalance_timeout=timedelta(seconds=10),
-                member_id=member_id,
-                group_instance_id=None,
-                protocol_type="consumer",
-                protocols=protocols,
-            )
-        )
+        return await wire.ask(
+            JOIN, 5, group_id=wire.group, session_timeout=10_000, rebalance_timeout=10_000, member_id=member_id,
+            protocol_type="consumer", protocols=[{"name": "range", "metadata": subscription(["t4"])}],
+        )  # fmt: skip
 
     a = await wire.join("a", "t4")
     assert code(await join()) == "INCONSISTENT_GROUP_PROTOCOL"

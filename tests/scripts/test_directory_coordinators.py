@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.scripts.test_directory_groups import listed
 from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
@@ -51,13 +50,14 @@ async def renew(memberships: Sequence[BrokerLease]) -> None:
 
 async def coordinator(broker: Broker, group_id: str, version: int = 6) -> tuple[int, str, int]:
     """Node id, host and port that a broker names for a group."""
-    kio = load_payload_module(FIND_COORDINATOR, version, EntityType.request)
     if version >= 4:
-        response = await broker.ask(kio.FindCoordinatorRequest(coordinator_keys=(group_id,), key_type=0))
+        response = await broker.ask(request(FIND_COORDINATOR, version, coordinator_keys=(group_id,), key_type=0))
         (found,) = response.coordinators
         assert found.key == group_id
     else:
-        found = await broker.ask(kio.FindCoordinatorRequest(key=group_id, **({"key_type": 0} if version else {})))
+        found = await broker.ask(
+            request(FIND_COORDINATOR, version, key=group_id, **({"key_type": 0} if version else {}))
+        )
     assert found.error_code.value == NONE
     if version >= 1:
         assert found.error_message == ("NONE" if version < 4 else "")  # Kafka's way to say that there is none
@@ -72,9 +72,8 @@ async def test_scenario_97_all_versions_and_all_brokers_name_the_same(brokers: l
 
 async def test_scenario_97_no_coordinators_of_other_kinds(brokers: list[Broker]) -> None:
     for version in range(1, 7):
-        kio = load_payload_module(FIND_COORDINATOR, version, EntityType.request)
         key: dict[str, Any] = {"coordinator_keys": ("g", "h")} if version >= 4 else {"key": "g"}
-        response = await brokers[0].ask(kio.FindCoordinatorRequest(key_type=9, **key))
+        response = await brokers[0].ask(request(FIND_COORDINATOR, version, key_type=9, **key))
         for one in response.coordinators if version >= 4 else [response]:
             assert (one.error_code.value, one.node_id, one.host, one.port) == (INVALID_REQUEST, -1, "", -1)
             assert one.error_message

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.scripts.test_offsets_commit import commit_request
 from tests.scripts.test_offsets_fetch import NOTHING, fetch
 from tests.support.clock import SteppedClock
@@ -28,14 +27,9 @@ T1 = topic("t1", number=1)
 assert group_admin  # importing the module registers its handlers
 
 
-def kio(api_key: int, version: int) -> Any:
-    """kio's module of a request."""
-    return load_payload_module(api_key, version, EntityType.request)
-
-
 async def listed(broker: Broker, version: int = 5, **filters: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
     """(group, protocol type, state, type) of ListGroups; "" where the version lacks it."""
-    response = await broker.ask(kio(LIST, version).ListGroupsRequest(**filters))
+    response = await broker.ask(request(LIST, version, **filters))
     assert response.error_code.value == NONE
     return [
         (one.group_id, one.protocol_type, getattr(one, "group_state", ""), getattr(one, "group_type", ""))
@@ -46,13 +40,13 @@ async def listed(broker: Broker, version: int = 5, **filters: tuple[str, ...]) -
 async def described(broker: Broker, *group_ids: str, version: int = 6, with_operations: bool = False) -> list[Any]:
     """DescribeGroups."""
     operations = {"include_authorized_operations": with_operations} if version >= 3 else {}
-    response = await broker.ask(kio(DESCRIBE, version).DescribeGroupsRequest(groups=group_ids, **operations))
+    response = await broker.ask(request(DESCRIBE, version, groups=group_ids, **operations))
     return list(response.groups)
 
 
 async def deleted(broker: Broker, *group_ids: str, version: int = 2) -> list[tuple[str, int]]:
     """DeleteGroups; (group, code) in order."""
-    response = await broker.ask(kio(DELETE, version).DeleteGroupsRequest(groups_names=group_ids))
+    response = await broker.ask(request(DELETE, version, groups_names=group_ids))
     return [(one.group_id, one.error_code.value) for one in response.results]
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request_of_version
 from tests.support.log_broker import Connection, LogBroker, produce_request
 from tests.support.logs import batch_bytes
 from tidegate.errors import OffsetNotAvailable
 from tidegate.http.stored_offsets import StoredOffsets
 from tidegate.log.partition import PartitionLog
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
@@ -38,13 +38,9 @@ async def unproved(store: Store, settings: Settings) -> AsyncIterator[tuple[Conn
 
 async def listed(client: Connection, timestamp: int, version: int) -> Any:
     """The offset, or the error code."""
-    schema = load_request_schema(2, version)
-    module = __import__(schema.__module__, fromlist=["ListOffsetsTopic"])
-    fields = {"current_leader_epoch": -1} if version >= 4 else {}
-    asked = module.ListOffsetsPartition(partition_index=0, timestamp=timestamp, **fields)
-    topic = module.ListOffsetsTopic(name="t", partitions=(asked,))
-    isolation = {"isolation_level": 0} if version >= 2 else {}
-    answer = await client.ask(schema(replica_id=-1, topics=(topic,), **isolation))
+    asked = {"partition_index": 0, "timestamp": timestamp}
+    topics = [{"name": "t", "partitions": [asked]}]
+    answer = await client.ask(request_of_version(2, version, replica_id=-1, isolation_level=0, topics=topics))
     one = answer.topics[0].partitions[0]
     return one.offset if one.error_code is ErrorCode.none else one.error_code
 

@@ -10,9 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
@@ -92,10 +90,9 @@ async def test_log_delete_records_of_a_record_topic(brokers: Brokers) -> None:
 
 async def _page(brokers: Brokers, *names: str, limit: int = 2_000, cursor: tuple[str, int] | None = None) -> Any:
     """(name, code, partitions) of a page, and the next cursor."""
-    module = load_payload_module(75, 0, EntityType.request)
     asked = request(
         75, 0, topics=[{"name": name} for name in names], response_partition_limit=limit,
-        cursor=module.Cursor(topic_name=cursor[0], partition_index=cursor[1]) if cursor else None,
+        cursor={"topic_name": cursor[0], "partition_index": cursor[1]} if cursor else None,
     )  # fmt: skip
     answer = await brokers.ask(asked)
     topics = [(one.name, one.error_code, [p.partition_index for p in one.partitions]) for one in answer.topics]

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.kit.member import subscription
 from tests.scripts.test_consumer_configs import configure
-from tests.support.consumer_wire import HEARTBEAT, JOIN, Wire, code, wire_of
+from tests.support.consumer_wire import JOIN, Wire, code, wire_of
 from tests.support.consumers import NO_NEWS, ConsumerWorld, Peer
 from tests.support.valkey import ValkeyServer
 from tidegate.groups.consumer.model import HeartbeatAnswer, HeartbeatRequest, Partitions
-from tidegate.protocol.schemas import load_request_schema
 
 FENCED, UNKNOWN, INVALID = "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID", "INVALID_REQUEST"
 STALE, NOT_FOUND = "STALE_MEMBER_EPOCH", "GROUP_ID_NOT_FOUND"
@@ -39,8 +37,7 @@ async def test_log_85_join_alone(consumers: ConsumerWorld) -> None:
 
 
 async def test_log_86_join_validation(wire: Wire) -> None:
-    module = __import__(load_request_schema(HEARTBEAT, 1).__module__, fromlist=["x"])
-    owned = (module.TopicPartitions(topic_id=wire.topics["t4"], partitions=(0,)),)
+    owned = [{"topic_id": wire.topics["t4"], "partitions": (0,)}]
     refused: list[dict[str, Any]] = [
         {"topic_partitions": None},
         {"rebalance_timeout_ms": -1},
@@ -207,9 +204,8 @@ async def test_log_96_commit_epochs(wire: Wire) -> None:
     assert await wire.commit("a", 1) == NOT_FOUND
     a = await wire.join("a", "t4")
     b = await wire.join("b", "t4")
-    module = __import__(load_request_schema(HEARTBEAT, 1).__module__, fromlist=["x"])
     await wire.heartbeat("a", a.member_epoch)
-    kept = (module.TopicPartitions(topic_id=wire.topics["t4"], partitions=(0, 1)),)
+    kept = [{"topic_id": wire.topics["t4"], "partitions": (0, 1)}]
     old = (await wire.heartbeat("a", a.member_epoch, topic_partitions=kept)).member_epoch
     assert old == b.member_epoch
     await wire.heartbeat("b", -1)
@@ -247,15 +243,9 @@ async def test_log_97_type_exclusivity(wire: Wire) -> None:
 async def _classic_join(
     wire: Wire, member_id: str = "", *, group: str | None = None, protocol_type: str = "consumer"
 ) -> Any:
-    schema: Any = load_request_schema(JOIN, 5)
-    module = __import__(schema.__module__, fromlist=["x"])
-    protocols = (module.JoinGroupRequestProtocol(name="range", metadata=subscription(["t4"])),)
-    timeout = timedelta(seconds=10)
-    return await wire.client.ask(
-        schema(
-            group_id=group or wire.group, session_timeout=timeout, rebalance_timeout=timeout, member_id=member_id,
-            group_instance_id=None, protocol_type=protocol_type, protocols=protocols,
-        )
+    return await wire.ask(
+        JOIN, 5, group_id=group or wire.group, session_timeout=10_000, rebalance_timeout=10_000, member_id=member_id,
+        protocol_type=protocol_type, protocols=[{"name": "range", "metadata": subscription(["t4"])}],
     )  # fmt: skip
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
@@ -55,29 +53,24 @@ def commit_request(
     retention_ms: int | None = None,
 ) -> Any:
     """OffsetCommit of topic -> partition -> (offset, metadata)."""
-    kio = load_payload_module(8, version, EntityType.request)
     wanted = {"t1": {0: (5, "")}} if topics is None else topics
     extra: dict[str, Any] = {"group_instance_id": instance_id} if version >= 7 else {}
     if retention_ms is not None:
-        extra["retention_time"] = timedelta(milliseconds=retention_ms)
-    return kio.OffsetCommitRequest(
-        group_id=group_id,
-        generation_id_or_member_epoch=generation,
-        member_id=member_id,
-        topics=tuple(
-            kio.OffsetCommitRequestTopic(
+        extra["retention_time"] = retention_ms
+    return request(
+        8, version, group_id=group_id, generation_id_or_member_epoch=generation, member_id=member_id,
+        topics=[
+            {
                 **label(version, name),
-                partitions=tuple(
-                    kio.OffsetCommitRequestPartition(
-                        partition_index=index, committed_offset=offset, committed_metadata=metadata
-                    )
+                "partitions": [
+                    {"partition_index": index, "committed_offset": offset, "committed_metadata": metadata}
                     for index, (offset, metadata) in partitions.items()
-                ),
-            )
+                ],
+            }
             for name, partitions in wanted.items()
-        ),
+        ],
         **extra,
-    )
+    )  # fmt: skip
 
 
 def codes(response: Any) -> dict[str, int]:

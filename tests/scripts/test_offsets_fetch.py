@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.scripts.test_offsets_commit import commit_request, label, name_of
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 from tidegate.admissions import Admissions
@@ -32,26 +31,19 @@ def fetch_request(
     require_stable: bool = False,
 ) -> Any:
     """OffsetFetch of group -> topic -> partitions, or None for all. Below version 8 of one group."""
-    kio = load_payload_module(9, version, EntityType.request)
     stable = {"require_stable": require_stable} if version >= 7 else {}
+    named = [
+        {"group_id": group_id, "topics": None if wanted is None else _topics(version, wanted)}
+        for group_id, wanted in groups.items()
+    ]
     if version < 8:
-        ((group_id, wanted),) = groups.items()
-        topics = None if wanted is None else _topics(kio.OffsetFetchRequestTopic, version, wanted)
-        return kio.OffsetFetchRequest(group_id=group_id, topics=topics, **stable)
-    return kio.OffsetFetchRequest(
-        groups=tuple(
-            kio.OffsetFetchRequestGroup(
-                group_id=group_id,
-                topics=None if wanted is None else _topics(kio.OffsetFetchRequestTopics, version, wanted),
-            )
-            for group_id, wanted in groups.items()
-        ),
-        **stable,
-    )
+        (only,) = named
+        return request(9, version, **only, **stable)
+    return request(9, version, groups=named, **stable)
 
 
-def _topics(kind: Any, version: int, wanted: dict[str, list[int]]) -> tuple[Any, ...]:
-    return tuple(kind(**label(version, name), partition_indexes=tuple(indexes)) for name, indexes in wanted.items())
+def _topics(version: int, wanted: dict[str, list[int]]) -> list[dict[str, Any]]:
+    return [{**label(version, name), "partition_indexes": indexes} for name, indexes in wanted.items()]
 
 
 Answer = tuple[int, dict[str, tuple[int, int, str, int]]]
@@ -148,11 +140,10 @@ async def test_scenario_91_a_store_that_is_away_shows_at_the_groups_place_and_be
 
 
 async def test_group_named_twice_is_answered_twice(broker: Broker) -> None:
-    kio = load_payload_module(9, 9, EntityType.request)
     group = fetch_request(9, {"orders": {"t1": [0]}}).groups[0]
-    response = await broker.ask(kio.OffsetFetchRequest(groups=(group, group)))
+    response = await broker.ask(request(9, 9, groups=(group, group)))
     assert [one.group_id for one in response.groups] == ["orders", "orders"]
-    assert (await broker.ask(kio.OffsetFetchRequest(groups=()))).groups == ()
+    assert (await broker.ask(request(9, 9, groups=()))).groups == ()
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
@@ -166,10 +157,9 @@ async def test_group_named_many_times_is_read_once(
         "_fetched_partition",
         lambda index, committed: entries.append(index) or (index, committed.offset, -1, "", NONE),
     )
-    kio = load_payload_module(9, version, EntityType.request)
     group = fetch_request(version, {"orders": None}).groups[0]
 
-    response = await broker.ask(kio.OffsetFetchRequest(groups=(group,) * 500))
+    response = await broker.ask(request(9, version, groups=(group,) * 500))
 
     assert entries == [0, 1, 2, 3]
     assert [len(one.topics[0].partitions) for one in response.groups] == [4] * 500
@@ -182,11 +172,10 @@ async def test_groups_beyond_the_bytes_of_an_answer_are_retriable(
     for group_id in named:
         await broker.ask(commit_request(9, group_id=group_id, topics={"t1": {0: (5, "x" * 1_000)}}))
     monkeypatch.setattr(bounded_answers, "ANSWER_BYTES_MAX", 2_500)
-    kio = load_payload_module(9, 9, EntityType.request)
 
     response = await broker.ask(fetch_request(9, named))
     assert [one.error_code.value for one in response.groups] == [NONE, NONE, LOADING, LOADING]
-    response = await broker.ask(kio.OffsetFetchRequest(groups=fetch_request(9, named).groups[:1] * 4))
+    response = await broker.ask(request(9, 9, groups=fetch_request(9, named).groups[:1] * 4))
     assert [(one.error_code.value, len(one.topics)) for one in response.groups] == [(NONE, 1)] * 2 + [(LOADING, 0)] * 2
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.index import load_payload_module
-from kio.static.constants import EntityType
 
+from tests.kit.wire import request
 from tests.support.handlers import Broker
 from tidegate.groups.retention import forget_topic
 from tidegate.log.partitions import create_partition, delete_partition
@@ -73,10 +72,9 @@ def label(topic: Topic, version: int) -> dict[str, Any]:
 
 
 def commit_request(version: int, offset: int, *topics: Topic) -> Any:
-    kio = load_payload_module(COMMIT, version, EntityType.request)
-    partition = kio.OffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata="")
-    wanted = tuple(kio.OffsetCommitRequestTopic(**label(topic, version), partitions=(partition,)) for topic in topics)
-    return kio.OffsetCommitRequest(group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=wanted)
+    partition = {"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}
+    wanted = [{**label(topic, version), "partitions": [partition]} for topic in topics]
+    return request(COMMIT, version, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=wanted)
 
 
 async def commit(broker: Broker, version: int, offset: int, *topics: Topic) -> list[int]:
@@ -87,10 +85,8 @@ async def commit(broker: Broker, version: int, offset: int, *topics: Topic) -> l
 
 async def fetch(broker: Broker, version: int, *topics: Topic) -> list[tuple[int, int]]:
     """Offset and code of partition 0 of each topic."""
-    kio = load_payload_module(FETCH, version, EntityType.request)
-    wanted = tuple(kio.OffsetFetchRequestTopics(**label(topic, version), partition_indexes=(0,)) for topic in topics)
-    groups = (kio.OffsetFetchRequestGroup(group_id="g", topics=wanted),)
-    (group,) = (await broker.ask(kio.OffsetFetchRequest(groups=groups))).groups
+    wanted = [{**label(topic, version), "partition_indexes": (0,)} for topic in topics]
+    (group,) = (await broker.ask(request(FETCH, version, groups=[{"group_id": "g", "topics": wanted}]))).groups
     found = [one.partitions[0] for one in group.topics]
     return [(one.committed_offset, one.error_code.value) for one in found]
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.log_broker import Connection, LogBroker, fetch_request, produce_request
 from tests.support.segments import archive
 from tidegate.errors import InvalidConfig
 from tidegate.log.partition import PartitionLog
 from tidegate.log.retention import apply_retention
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.records.batch import iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.settings import Settings
@@ -62,13 +62,10 @@ async def fetched(client: Connection, offset: int, **fields: Any) -> Any:
 
 
 async def listed(client: Connection, *timestamps: int, version: int = 9) -> list[Any]:
-    schema = load_request_schema(2, version)
-    module = __import__(schema.__module__, fromlist=["ListOffsetsTopic"])
     found = []
     for timestamp in timestamps:
-        asked = module.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=timestamp)
-        topic = module.ListOffsetsTopic(name="t", partitions=(asked,))
-        answer = await client.ask(schema(replica_id=-1, isolation_level=0, topics=(topic,)))
+        topics = [{"name": "t", "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
+        answer = await client.ask(request(2, version, replica_id=-1, isolation_level=0, topics=topics))
         one = answer.topics[0].partitions[0]
         found.append(one.offset if one.error_code is ErrorCode.none else one.error_code)
     return found

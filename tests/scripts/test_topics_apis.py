@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.asking import ask
 from tests.support.built import build_broker
 from tidegate.apis import configs, discovery, topics
@@ -18,7 +19,6 @@ from tidegate.apis.call import BrokerContext, Client
 from tidegate.cluster.broker_lease import SINGLE_NODE_ID, BrokerLease
 from tidegate.log.logs import Logs
 from tidegate.protocol import codec
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Catalog
@@ -69,13 +69,8 @@ async def brokers(opened: Open) -> tuple[BrokerContext, BrokerContext]:
     return first, second
 
 
-def request(api_key: int, version: int, **values: Any) -> Any:
-    return load_request_schema(api_key, version)(**values)
-
-
-def nested(api_key: int, version: int, kind: str, /, **values: Any) -> Any:
-    module = __import__(load_request_schema(api_key, version).__module__, fromlist=[kind])
-    return getattr(module, kind)(**values)
+def entity(**values: Any) -> dict[str, Any]:
+    return values
 
 
 def metadata(version: int, names: list[str] | None, create: bool = True, ids: list[uuid.UUID] | None = None) -> Any:
@@ -88,31 +83,19 @@ def metadata(version: int, names: list[str] | None, create: bool = True, ids: li
         values["include_cluster_authorized_operations"] = False
     wanted: Any = None
     if names is not None or ids is not None:
-        wanted = [
-            nested(3, version, "MetadataRequestTopic", name=name, **({"topic_id": None} if version >= 10 else {}))
-            for name in names or ()
-        ]
-        wanted += [nested(3, version, "MetadataRequestTopic", name=None, topic_id=one) for one in ids or ()]
+        wanted = [entity(name=name, **({"topic_id": None} if version >= 10 else {})) for name in names or ()]
+        wanted += [entity(name=None, topic_id=one) for one in ids or ()]
         wanted = tuple(wanted)
     return request(3, version, topics=wanted, **values)
 
 
 def topic(name: str, partitions: int = -1, replicas: int = -1, assigned: Any = (), **config: str | None) -> Any:
-    return nested(
-        19,
-        7,
-        "CreatableTopic",
+    return entity(
         name=name,
         num_partitions=partitions,
         replication_factor=replicas,
-        assignments=tuple(
-            nested(19, 7, "CreatableReplicaAssignment", partition_index=index, broker_ids=tuple(ids))
-            for index, ids in assigned
-        ),
-        configs=tuple(
-            nested(19, 7, "CreatableTopicConfig", name=key.replace("_", "."), value=value)
-            for key, value in config.items()
-        ),
+        assignments=tuple(entity(partition_index=index, broker_ids=tuple(ids)) for index, ids in assigned),
+        configs=tuple(entity(name=key.replace("_", "."), value=value) for key, value in config.items()),
     )
 
 
@@ -126,22 +109,17 @@ def codes(found: dict[str, Any]) -> dict[str, ErrorCode]:
 
 
 async def delete(context: BrokerContext, name: str | None = None, topic_id: uuid.UUID | None = None) -> Any:
-    state = nested(20, 6, "DeleteTopicState", name=name, topic_id=topic_id)
+    state = entity(name=name, topic_id=topic_id)
     return (await ask(context, request(20, 6, topics=(state,), timeout=MINUTE))).responses[0]
 
 
 async def grow(
     context: BrokerContext, name: str, count: int, assignments: Any = None, validate_only: bool = False
 ) -> ErrorCode:
-    wanted = nested(
-        37,
-        3,
-        "CreatePartitionsTopic",
+    wanted = entity(
         name=name,
         count=count,
-        assignments=None
-        if assignments is None
-        else tuple(nested(37, 3, "CreatePartitionsAssignment", broker_ids=ids) for ids in assignments),
+        assignments=None if assignments is None else tuple(entity(broker_ids=ids) for ids in assignments),
     )
     response = await ask(context, request(37, 3, topics=(wanted,), timeout=MINUTE, validate_only=validate_only))
     return cast(ErrorCode, response.results[0].error_code)
@@ -272,7 +250,7 @@ async def test_log_16_metadata_by_topic_id(brokers: tuple[BrokerContext, BrokerC
 @pytest.mark.parametrize("version", [10, 11])
 async def test_log_17_topic_ids_are_not_read_before_version_12(broker: BrokerContext, version: int) -> None:
     """Scenario 17."""
-    wanted = nested(3, version, "MetadataRequestTopic", topic_id=uuid.uuid4(), name="a")
+    wanted = entity(topic_id=uuid.uuid4(), name="a")
     values = {"include_cluster_authorized_operations": False} if version == 10 else {}
     response = await ask(
         broker, request(3, version, topics=(wanted,), include_topic_authorized_operations=False, **values)
@@ -284,7 +262,7 @@ async def test_log_17_topic_ids_are_not_read_before_version_12(broker: BrokerCon
 @pytest.mark.parametrize("version", [12, 13])
 async def test_log_17_neither_name_nor_id(broker: BrokerContext, version: int) -> None:
     """Scenario 17; Kafka's UNKNOWN_SERVER_ERROR is a defect of its own."""
-    nameless = nested(3, version, "MetadataRequestTopic", topic_id=None, name=None)
+    nameless = entity(topic_id=None, name=None)
     response = await ask(broker, request(3, version, topics=(nameless,), include_topic_authorized_operations=False))
 
     assert [(one.name, one.topic_id, one.error_code) for one in response.topics] == [
@@ -567,9 +545,7 @@ async def test_assignment_gives_the_count(broker: BrokerContext) -> None:
 
 @pytest.mark.parametrize("version", range(2, 8))
 async def test_every_version_creates(broker: BrokerContext, version: int) -> None:
-    wanted = nested(
-        19, version, "CreatableTopic", name="a", num_partitions=2, replication_factor=1, assignments=(), configs=()
-    )
+    wanted = entity(name="a", num_partitions=2, replication_factor=1, assignments=(), configs=())
     response = await ask(broker, request(19, version, topics=(wanted,), timeout=MINUTE, validate_only=False))
 
     assert [one.error_code for one in response.topics] == [NONE]
@@ -606,7 +582,7 @@ async def test_deletion_by_name_or_by_id(brokers: tuple[BrokerContext, BrokerCon
 
 
 async def test_each_deletion_without_name_and_id_is_answered(broker: BrokerContext) -> None:
-    nobody = nested(20, 6, "DeleteTopicState", name=None, topic_id=None)
+    nobody = entity(name=None, topic_id=None)
     response = await ask(broker, request(20, 6, topics=(nobody, nobody), timeout=MINUTE))
 
     assert [one.error_code for one in response.responses] == [ErrorCode.invalid_request] * 2
@@ -635,9 +611,7 @@ async def test_deletion_can_be_forbidden(opened: Open) -> None:
 async def describe(
     context: BrokerContext, kind: int, name: str, version: int = 4, keys: Any = None, synonyms: bool = True
 ) -> Any:
-    resource = nested(
-        32, version, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
-    )
+    resource = entity(resource_type=kind, resource_name=name, configuration_keys=keys)
     more = {"include_documentation": True} if version >= 3 else {}
     response = await ask(context, request(32, version, resources=(resource,), include_synonyms=synonyms, **more))
     return response.results[0]
@@ -704,32 +678,20 @@ async def change(
     validate_only: bool = False,
     times: int = 1,
 ) -> list[ErrorCode]:
-    resource = nested(
-        44,
-        1,
-        "AlterConfigsResource",
+    resource = entity(
         resource_type=kind,
         resource_name=name,
-        configs=tuple(
-            nested(44, 1, "AlterableConfig", name=key, config_operation=operation, value=value)
-            for key, operation, value in changes
-        ),
+        configs=tuple(entity(name=key, config_operation=operation, value=value) for key, operation, value in changes),
     )
     response = await ask(context, request(44, 1, resources=(resource,) * times, validate_only=validate_only))
     return [one.error_code for one in response.responses]
 
 
 async def replace(context: BrokerContext, version: int, name: str, **config: str | None) -> ErrorCode:
-    resource = nested(
-        33,
-        version,
-        "AlterConfigsResource",
+    resource = entity(
         resource_type=2,
         resource_name=name,
-        configs=tuple(
-            nested(33, version, "AlterableConfig", name=key.replace("_", "."), value=value)
-            for key, value in config.items()
-        ),
+        configs=tuple(entity(name=key.replace("_", "."), value=value) for key, value in config.items()),
     )
     response = await ask(context, request(33, version, resources=(resource,), validate_only=False))
     return cast(ErrorCode, response.responses[0].error_code)

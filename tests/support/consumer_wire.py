@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
 from tests.kit.member import Member
-from tests.kit.wire import RawClient
+from tests.kit.wire import RawClient, request
 from tests.support.valkey import ValkeyServer, free_port
 from tidegate.app import App
-from tidegate.protocol.schemas import load_request_schema
 from tidegate.settings import Settings
 
 HEARTBEAT, DESCRIBE, COMMIT, FETCH, LEAVE, LIST, JOIN = 68, 69, 8, 9, 13, 16, 11
@@ -40,8 +38,7 @@ class Wire:
 
     async def ask(self, key: int, version: int, **fields: Any) -> Any:
         """A request by kio's newest field names."""
-        schema: Any = load_request_schema(key, version)
-        return await self.client.ask(schema(**fields))
+        return await self.client.ask(request(key, version, **fields))
 
     async def heartbeat(self, member_id: str, epoch: int, version: int = 1, **fields: Any) -> Any:
         """One heartbeat."""
@@ -50,10 +47,10 @@ class Wire:
             "member_id": member_id,
             "member_epoch": epoch,
             "topic_partitions": None,
+            "rebalance_timeout": fields.pop("rebalance_timeout_ms", -1),
             **fields,
         }
-        timeout = values.pop("rebalance_timeout_ms", -1)
-        return await self.ask(HEARTBEAT, version, rebalance_timeout=timedelta(milliseconds=timeout), **values)
+        return await self.ask(HEARTBEAT, version, **values)
 
     async def join(self, member_id: str, *topics: str, version: int = 1, **fields: Any) -> Any:
         """A join."""
@@ -69,33 +66,19 @@ class Wire:
 
     async def commit(self, member_id: str, epoch: int, offset: int = 1, version: int = 9, partition: int = 0) -> str:
         """Commit one offset of t4; the name of its code."""
-        schema: Any = load_request_schema(COMMIT, version)
-        module = __import__(schema.__module__, fromlist=["x"])
         named = {"name": "t4"} if version < 10 else {"topic_id": self.topics["t4"]}
-        one = module.OffsetCommitRequestPartition(
-            partition_index=partition, committed_offset=offset, committed_leader_epoch=-1, committed_metadata=None
-        )
-        request = schema(
-            group_id=self.group,
-            generation_id_or_member_epoch=epoch,
-            member_id=member_id,
-            group_instance_id=None,
-            topics=(module.OffsetCommitRequestTopic(partitions=(one,), **named),),
-        )
-        answer = await self.client.ask(request)
+        one = {"partition_index": partition, "committed_offset": offset, "committed_metadata": None}
+        answer = await self.ask(
+            COMMIT, version, group_id=self.group, generation_id_or_member_epoch=epoch, member_id=member_id,
+            topics=[{**named, "partitions": [one]}],
+        )  # fmt: skip
         return str(answer.topics[0].partitions[0].error_code.name).upper()
 
     async def fetch(self, member_id: str | None, epoch: int) -> Any:
         """Fetch t4-0 as a member: the code of the group, or the offset."""
-        schema: Any = load_request_schema(FETCH, 9)
-        module = __import__(schema.__module__, fromlist=["x"])
-        group = module.OffsetFetchRequestGroup(
-            group_id=self.group,
-            member_id=member_id,
-            member_epoch=epoch,
-            topics=(module.OffsetFetchRequestTopics(name="t4", partition_indexes=(0,)),),
-        )
-        (found,) = (await self.client.ask(schema(groups=(group,), require_stable=False))).groups
+        topics = [{"name": "t4", "partition_indexes": (0,)}]
+        group = {"group_id": self.group, "member_id": member_id, "member_epoch": epoch, "topics": topics}
+        (found,) = (await self.ask(FETCH, 9, groups=[group], require_stable=False)).groups
         if found.error_code is not ErrorCode.none:
             return found.error_code.name.upper()
         return found.topics[0].partitions[0].committed_offset
