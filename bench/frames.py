@@ -75,6 +75,11 @@ def _kind(kind: Any) -> Any:
 # -- bytes
 
 
+def frame(payload: bytes) -> bytes:
+    """A payload after its length."""
+    return struct.pack(">i", len(payload)) + payload
+
+
 def encode_body(request: Any) -> bytes:
     """A request's bytes without its header."""
     body = io.BytesIO()
@@ -89,8 +94,7 @@ def encode_request(request: Any, correlation_id: int, client_id: str | None = "r
     header += struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id.encode()
     if schema.__header_schema__.__version__ == 2:
         header += b"\x00"
-    payload = header + encode_body(request)
-    return struct.pack(">i", len(payload)) + payload
+    return frame(header + encode_body(request))
 
 
 def decode_body(api_key: int, version: int, body: bytes, offset: int = 0) -> Any:
@@ -103,11 +107,11 @@ def decode_body(api_key: int, version: int, body: bytes, offset: int = 0) -> Any
     return response
 
 
-def decode_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
+def decode_response(api_key: int, version: int, payload: bytes) -> tuple[int, Any]:
     """Correlation id and response of a frame without its length; the whole frame must be used up."""
-    (correlation_id,) = struct.unpack_from(">i", frame)
+    (correlation_id,) = struct.unpack_from(">i", payload)
     offset = 4
     if load_response_schema(api_key, version).__header_schema__.__version__ == 1:
-        assert frame[4] == 0, "response header carries tags"
+        assert payload[4] == 0, "response header carries tags"
         offset = 5
-    return correlation_id, decode_body(api_key, version, frame, offset)
+    return correlation_id, decode_body(api_key, version, payload, offset)

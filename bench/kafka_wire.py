@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import struct
 from collections import deque
 from typing import Any, Final, cast
 
+from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 
 from bench import frames
@@ -38,10 +38,7 @@ _NEXT_GENERATION: Final = {ALTER_CONFIGS: 1, CONSUMER_GROUP_HEARTBEAT: 1, SHARE_
 """Those of KIP-848 and share groups, which older endpoints do not serve."""
 _SPOKEN: Final = VERSIONS | _NEXT_GENERATION
 
-_API_VERSIONS_REQUEST: Final = struct.pack(">ihhih", 10, 18, 0, 1, -1)
-_SOFTWARE: Final = b"apache-kafka-java"
-_HELLO: Final = struct.pack(">hhihx", 18, 3, 1, -1) + bytes([len(_SOFTWARE) + 1]) + _SOFTWARE + b"\x064.1.0\x00"
-"""ApiVersions v3: members behave as the Java client's do, so they say its name."""
+_API_VERSIONS: Final = 18
 _CONNECT_TIMEOUT_S: Final = 30.0
 
 
@@ -125,20 +122,22 @@ class Wire(asyncio.Protocol):
 
     async def check_versions(self) -> None:
         """Whether what is spoken here is served. Raises MeasureFailed."""
-        payload = await self.send(_API_VERSIONS_REQUEST)
-        (count,) = struct.unpack_from(">i", payload, 6)
-        served = {key: (first, last) for key, first, last in struct.iter_unpack(">hhh", payload[10 : 10 + 6 * count])}
+        answer = await self._api_versions(0)
+        served = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
         for api, version in VERSIONS.items():
             first, last = served.get(api, (0, -1))
             if not first <= version <= last:
                 raise MeasureFailed(f"{api_key_map[api]} v{version} is not served ({first}-{last})")
 
     async def hello(self) -> None:
-        """Name the software, as clients do that speak ApiVersions v3."""
-        payload = await self.send(struct.pack(">i", len(_HELLO)) + _HELLO)
-        (code,) = struct.unpack_from(">h", payload, 4)
-        if code:
-            raise MeasureFailed(f"ApiVersions v3: error {code}")
+        """Name the software, as clients do that speak ApiVersions v3: members behave as the Java client's do."""
+        answer = await self._api_versions(3, client_software_name="apache-kafka-java", client_software_version="4.1.0")
+        if answer.error_code is not ErrorCode.none:
+            raise MeasureFailed(f"ApiVersions v3: {answer.error_code.name}")
+
+    async def _api_versions(self, version: int, **values: str) -> Any:
+        asked = frames.encode_request(frames.request(_API_VERSIONS, version, **values), 1, None)
+        return frames.decode_response(_API_VERSIONS, version, await self.send(asked))[1]
 
     def close(self) -> None:
         """Close the connection."""

@@ -77,11 +77,7 @@ def configure(admin: AdminClient, group: str, configs: dict[str, str]) -> None:
 async def start_offsets(address: str, group: str) -> dict[str, int]:
     """Partition -> start offset of the share-partition, by DescribeShareGroupOffsets."""
     topics = [{"topic_name": TOPIC, "partitions": tuple(range(PARTITIONS))}]
-    asked = request(
-        DESCRIBE_SHARE_GROUP_OFFSETS,
-        0,
-        groups=[{"group_id": group, "topics": topics}],
-    )
+    asked = request(DESCRIBE_SHARE_GROUP_OFFSETS, 0, groups=[{"group_id": group, "topics": topics}])
     async with await RawClient.connect(address) as client:
         (found,) = (await client.ask(asked)).groups
     assert found.error_code is ErrorCode.none, found

@@ -16,7 +16,7 @@ from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopi
 from kio.schema.metadata.v12.request import MetadataRequest
 
 from bench.cluster import Cluster
-from tests.kit.wire import RawClient, decode_response, encode_request, request_type
+from tests.kit.wire import RawClient, decode_response, encode_request, frame, request_type
 from tests.support.log_broker import fetch_request, produce_request
 from tidegate.protocol.primitives import uvarint
 from tidegate.records.batch import iter_headers
@@ -24,10 +24,6 @@ from tidegate.records.build import NewRecord, build_batch
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="test-client", client_software_version="1.0")
 NO_TOPICS: Any = MetadataRequest(topics=(), allow_auto_topic_creation=False, include_topic_authorized_operations=False)
-
-
-def frame(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
 
 
 async def client_of(cluster: Cluster, broker: int = 0) -> RawClient:

@@ -7,9 +7,9 @@ import contextlib
 import struct
 from typing import Any
 
-from bench.frames import decode_response, encode_request, request, request_of_version, request_type
+from bench.frames import decode_response, encode_request, frame, request, request_of_version, request_type
 
-__all__ = ["RawClient", "decode_response", "encode_request", "request", "request_of_version", "request_type"]
+__all__ = ["RawClient", "decode_response", "encode_request", "frame", "request", "request_of_version", "request_type"]
 
 
 class RawClient:

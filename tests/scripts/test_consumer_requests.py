@@ -49,12 +49,9 @@ async def listener(valkey: ValkeyServer) -> AsyncIterator[Listener]:
 
 
 def heartbeat(group: str, member: str, epoch: int, **fields: Any) -> Any:
-    values = {"instance_id": None, "rack_id": None, "subscribed_topic_names": None, "topic_partitions": None, **fields}
-    timeout = timedelta(milliseconds=60_000 if epoch == 0 else -1)
-    return request(
-        68, 1, group_id=group, member_id=member, member_epoch=epoch, rebalance_timeout=timeout,
-        subscribed_topic_regex=None, server_assignor=None, **values,
-    )  # fmt: skip
+    timeout_ms = 60_000 if epoch == 0 else -1
+    identity = {"group_id": group, "member_id": member, "member_epoch": epoch}
+    return request(68, 1, rebalance_timeout=timeout_ms, **identity, **{"topic_partitions": None, **fields})
 
 
 def joining(group: str, member: str, *topics: str, **fields: Any) -> Any:

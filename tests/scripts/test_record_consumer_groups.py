@@ -50,13 +50,10 @@ class Consumer:
         topic = self.client.broker.context.catalog.get("default", "r")
         assert topic is not None
         confirmed = [{"topic_id": topic.topic_id, "partitions": tuple(self.owned)}]
-        values = {
-            "group_id": "orders", "member_id": self.name, "member_epoch": self.epoch, "instance_id": None,
-            "rack_id": None, "rebalance_timeout": timedelta(milliseconds=-1), "subscribed_topic_names": None,
-            "subscribed_topic_regex": None, "server_assignor": None,
-            "topic_partitions": confirmed if self.owned else (), **fields,
-        }  # fmt: skip
-        answer = await self.client.ask(request(68, 1, **values))
+        values = {"topic_partitions": confirmed if self.owned else (), **fields}
+        answer = await self.client.ask(
+            request(68, 1, group_id="orders", member_id=self.name, member_epoch=self.epoch, **values)
+        )
         assert answer.error_code is ErrorCode.none, answer
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
@@ -64,9 +61,7 @@ class Consumer:
         return self.owned
 
     async def join(self) -> list[int]:
-        return await self.heartbeat(
-            subscribed_topic_names=("r",), rebalance_timeout=timedelta(seconds=60), topic_partitions=()
-        )
+        return await self.heartbeat(subscribed_topic_names=("r",), rebalance_timeout=60_000, topic_partitions=())
 
     async def commit(self, offset: int, index: int = 0) -> ErrorCode:
         self.client.member_id, self.client.generation = self.name, self.epoch

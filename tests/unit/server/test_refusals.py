@@ -13,7 +13,7 @@ import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
-from tests.kit.wire import RawClient, decode_response, encode_request, request_type
+from tests.kit.wire import RawClient, decode_response, encode_request, frame, request_type
 from tests.support.samples import sample
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
@@ -34,10 +34,6 @@ from tidegate.server.listener import Server
 
 VERSIONS: Any = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 HEARTBEAT_REQUEST: Any = HeartbeatRequest(group_id="g", generation_id=1, member_id="m", group_instance_id=None)
-
-
-def frame(payload: bytes) -> bytes:
-    return struct.pack(">i", len(payload)) + payload
 
 
 async def still_serves(server: Server) -> None:
