@@ -2,15 +2,16 @@
 --[[ Take what is overdue in one shard; a taken item is returned again after a while unless it was expired.
 
 A sweep writes a mark of its time, about once a second, while the shard has deadlines: a gap between two marks means
-that no broker swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back.
+that no broker swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back. A step back
+becomes an item itself, because the reply that tells of it may be lost.
 
-KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms; the marks of sweeps, below 0
+KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms; clock|ms of a step back; the marks of sweeps, below 0
 ARGV[1]  minimum age of a deadline, ms
 ARGV[2]  time until a taken item is returned again, ms
 ARGV[3]  maximum number of items
 ARGV[4]  1: write a mark
-Returns  {NONE, ms until the next deadline or -1, ms that the clock stepped back or 0, items...}; run twice, the second
-         run takes the items that the first one left, and finds no clock step
+Returns  {NONE, ms until the next deadline or -1, items...}; run twice, the second run takes the items that the first
+         one left
 Errors   none
 ]]
 -- @include lib/errors
@@ -27,14 +28,20 @@ local function first_due()
   return redis.call("ZRANGEBYSCORE", deadlines, "(0", "+inf", "WITHSCORES", "LIMIT", 0, 1)[2]
 end
 
-local first, stepped_back = first_due(), 0
+local first = first_due()
+local function stepped_back(ms)
+  if -tonumber(redis.call("ZSCORE", deadlines, SWEEP.RESUMED) or 0) > now then mark(SWEEP.RESUMED) end
+  mark(SWEEP.SWEPT)
+  redis.call("ZADD", deadlines, string.format("%.0f", now), string.format(SWEEP.STEPPED_BACK, ms))
+  first = first_due()
+end
+
 local function leave_mark()
   local swept_at = -tonumber(redis.call("ZSCORE", deadlines, SWEEP.SWEPT) or 0)
   if not first then return swept_at > 0 and redis.call("ZREM", deadlines, SWEEP.SWEPT, SWEEP.RESUMED) end
+  if swept_at - now > STEP_MS then return stepped_back(swept_at - now) end
   if swept_at > 0 and now - swept_at > SWEEP.GAP_MS then mark(SWEEP.RESUMED) end
-  if swept_at - now > STEP_MS then stepped_back = swept_at - now end
-  if stepped_back > 0 and -tonumber(redis.call("ZSCORE", deadlines, SWEEP.RESUMED) or 0) > now then mark(SWEEP.RESUMED) end
-  if stepped_back > 0 or now - swept_at >= MARK_EVERY_MS then mark(SWEEP.SWEPT) end
+  if now - swept_at >= MARK_EVERY_MS then mark(SWEEP.SWEPT) end
 end
 if marks then leave_mark() end
 
@@ -46,6 +53,6 @@ if first and tonumber(first) <= now - late_ms then
   end
   first = first_due()
 end
-local reply = { ERROR.NONE, first and math.max(tonumber(first) + late_ms - now, 0) or -1, stepped_back }
+local reply = { ERROR.NONE, first and math.max(tonumber(first) + late_ms - now, 0) or -1 }
 for _, item in ipairs(items) do reply[#reply + 1] = item end
 return reply

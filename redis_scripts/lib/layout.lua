@@ -66,6 +66,7 @@ local BATCH = {
 local SWEEP = {
   SWEPT = "swept",
   RESUMED = "resumed",
+  STEPPED_BACK = "clock|%.0f",
   GAP_MS = 3000,
 }
 -- Metadata of JoinGroup, and names of its member: the size from which they are counted, and the largest sum of a group's

@@ -15,7 +15,7 @@ from tidegate.store.store import Store
 
 async def take(store: Store, late_ms: int = 0, items_max: int = 10) -> tuple[int, list[bytes]]:
     """Milliseconds until the next item, and the items taken, of shard 3."""
-    until_ms, _, *items = await store.run(TAKE_DUE, [store.shard_keys(3).deadlines], late_ms, HOLD_MS, items_max, 0)
+    until_ms, *items = await store.run(TAKE_DUE, [store.shard_keys(3).deadlines], late_ms, HOLD_MS, items_max, 0)
     return until_ms, items
 
 

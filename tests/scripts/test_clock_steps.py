@@ -11,7 +11,9 @@ from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.groups import World
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
-from tidegate.groups import configs
+from tidegate.cluster.deadlines import HOLD_MS, TAKE_DUE
+from tidegate.errors import StoreUnavailable
+from tidegate.groups import configs, expiry
 from tidegate.groups.configs import ASSIGNMENT_INTERVAL
 from tidegate.settings import Settings
 from tidegate.transactions.completion import Completion
@@ -92,6 +94,35 @@ async def test_sweep_clock_stepped_back_silent_member_is_removed_in_time(world: 
     await pass_time(world, 11_000, "a")
 
     assert len(await world.members()) == 1
+
+
+async def test_sweep_clock_stepped_back_reply_is_lost_silent_member_is_removed(world: World) -> None:
+    """Redis stood still, its clock stepped, and it executed a sweep that its broker had given up."""
+    await given_swept(world)
+    await world.clock.advance(-120_000)
+    await world.store.run(TAKE_DUE, [world.keys.shard_keys.deadlines], 0, HOLD_MS, 200, 1)
+    await pass_time(world, HOLD_MS + 11_000, "a")
+
+    assert len(await world.members()) == 1
+
+
+async def test_sweep_clock_stepped_back_redis_is_lost_on_the_way_is_limited_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_swept(world)
+    await world.clock.advance(-120_000)
+
+    async def lost(*_: object) -> int:
+        raise StoreUnavailable("Redis is stopped")
+
+    with monkeypatch.context() as meanwhile, pytest.raises(StoreUnavailable):
+        meanwhile.setattr(expiry, "clamp_deadlines", lost)
+        await sweep(world)
+    await pass_time(world, HOLD_MS + 11_000, "a")
+
+    assert len(await world.members()) == 1
+    due = await world.store.command("ZRANGE", world.keys.shard_keys.deadlines, 0, -1)
+    assert not [item for item in due if item.startswith(b"clock|")]
 
 
 async def sweep_consumers(consumers: ConsumerWorld) -> None:

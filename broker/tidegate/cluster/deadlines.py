@@ -19,6 +19,8 @@ from tidegate.store.store import Store
 
 TAKE_DUE = Script("cluster/take_due")
 
+CLOCK_KIND: Final = "clock"
+"""The kind of an item that says by how many ms, its name, Redis's clock stepped back."""
 HOLD_MS: Final = 5_000
 """How long a taken item is postponed until its handler removes or reschedules it."""
 LATE_MS: Final = 2_000
@@ -32,7 +34,7 @@ logger = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One overdue item: the kind of deadline, and the group."""
+    """One overdue item: the kind of deadline, and the group; of a clock step its ms."""
 
     kind: str
     name: str
@@ -41,7 +43,7 @@ class Due:
 class Deadlines:
     """Polls every shard about once a second, earlier if a deadline is known to be due.
 
-    `on_stepped_back(shard, ms)` is called once, on one broker, when Redis's clock moved backwards.
+    `on_stepped_back(shard, ms)` is called when Redis's clock moved backwards, until a call returns.
     """
 
     def __init__(
@@ -104,10 +106,17 @@ class Deadlines:
         late_ms = 0 if self._prefers(shard) else LATE_MS
         deadlines = self._store.shard_keys(shard).deadlines
         args = late_ms, HOLD_MS, _ITEMS_MAX, int(marks)
-        until_ms, stepped_back_ms, *items = await self._store.run(TAKE_DUE, [deadlines], *args)
+        until_ms, *items = await self._store.run(TAKE_DUE, [deadlines], *args)
         if 0 <= until_ms < _POLL_MAX_MS:
             self._next_poll[shard] = loop.time() + max(until_ms, _POLL_MIN_MS) / 1000
-        if stepped_back_ms and self._on_stepped_back is not None:
-            await self._on_stepped_back(shard, stepped_back_ms)
-        if items:
-            await self._on_due([Due(*item.decode().split("|", 1)) for item in items])
+        due = [Due(*item.decode().split("|", 1)) for item in items]
+        for item in due:
+            if item.kind == CLOCK_KIND:
+                await self._stepped_back(shard, item)
+        if due:
+            await self._on_due(due)
+
+    async def _stepped_back(self, shard: int, item: Due) -> None:
+        if self._on_stepped_back is not None:
+            await self._on_stepped_back(shard, int(item.name))
+        await self._store.command("ZREM", self._store.shard_keys(shard).deadlines, f"{item.kind}|{item.name}")

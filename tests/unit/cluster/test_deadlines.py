@@ -24,7 +24,7 @@ async def test_deadline_shard_that_does_not_answer_delays_no_other(monkeypatch: 
             await asyncio.Event().wait()
         if observations["there"] == 5:
             often.set()
-        return [-1, 0]
+        return [-1]
 
     store: Any = SimpleNamespace(
         settings=SimpleNamespace(coordinator_shards=2),
