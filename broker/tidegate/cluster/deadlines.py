@@ -109,12 +109,13 @@ class Deadlines:
         until_ms, *items = await self._store.run(TAKE_DUE, [deadlines], *args)
         if 0 <= until_ms < _POLL_MAX_MS:
             self._next_poll[shard] = loop.time() + max(until_ms, _POLL_MIN_MS) / 1000
+        if not items:
+            return
         due = [Due(*item.decode().split("|", 1)) for item in items]
         for item in due:
             if item.kind == CLOCK_KIND:
                 await self._stepped_back(shard, item)
-        if due:
-            await self._on_due(due)
+        await self._on_due(due)
 
     async def _stepped_back(self, shard: int, item: Due) -> None:
         if self._on_stepped_back is not None:
