@@ -346,9 +346,7 @@ async def test_broker_is_drained_through_another_and_the_other_by_itself_without
         first, second = running.brokers
         headers = {"Authorization": f"Bearer {TOKEN}"}
         async with aiohttp.ClientSession(f"http://127.0.0.1:{second.admin_port}", headers=headers) as http:
-            async with http.get("/api/v1/brokers") as answer:
-                listed = (await answer.json())["brokers"]
-            [node_id] = [one["node_id"] for one in listed if one["listeners"][0]["port"] == first.port]
+            node_id = await _node_id(http, first.port)
             async with http.post("/api/v1/brokers/99/drain") as answer:
                 assert (answer.status, (await answer.json())["kafka_error"]) == (404, "BROKER_ID_NOT_REGISTERED")
             async with http.post(f"/api/v1/brokers/{node_id}/drain") as answer:
@@ -370,6 +368,17 @@ async def test_broker_is_drained_through_another_and_the_other_by_itself_without
             assert await _status(program, "POST", f"http://127.0.0.1:{second.admin_port}/drain") == 202
         assert second.process is not None
         assert await asyncio.to_thread(second.process.wait, 60) == 0
+
+
+async def _node_id(http: aiohttp.ClientSession, port: int) -> int:
+    """Of the broker at a port, as soon as the one that is asked knows of it: both start at once."""
+    async with asyncio.timeout(30):
+        while True:
+            async with http.get("/api/v1/brokers") as answer:
+                for one in (await answer.json())["brokers"]:
+                    if one["listeners"][0]["port"] == port:
+                        return int(one["node_id"])
+            await asyncio.sleep(0.05)
 
 
 async def _status(http: aiohttp.ClientSession, method: str, path: str, **values: Any) -> int:
