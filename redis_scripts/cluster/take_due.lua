@@ -3,7 +3,7 @@
 
 A sweep writes a mark of its time, about once a second, while the shard has deadlines: a gap between two marks means
 that no broker swept or that Redis's clock stepped forward, a mark ahead of the clock that it stepped back. A step back
-becomes an item itself, because the reply that tells of it may be lost.
+becomes an item itself, because the reply that reports it may be lost.
 
 KEYS[1]  deadlines  zset  kind|group -> earliest deadline, ms; clock|ms of a step back; the marks of sweeps, below 0
 ARGV[1]  minimum age of a deadline, ms
