@@ -143,7 +143,7 @@ class InconsistentGroupProtocol(KafkaError):
 
 
 class InvalidGroupId(KafkaError):
-    """An empty group id where one is needed."""
+    """An empty group id where one is needed, or one that is too long."""
 
     code = ErrorCode.invalid_group_id
 

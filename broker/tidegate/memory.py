@@ -45,6 +45,8 @@ class MemoryShares:
     """Cached groups of KIP-848, share groups and streams groups, of each kind."""
     decisions: int
     """Large groups that are read to be decided on, of each kind; one larger one too."""
+    heartbeats: int
+    """Members whose heartbeats are answered from snapshots, and their groups."""
     patterns: int
     """What the patterns of subscriptions match."""
     fetch_sessions: int
@@ -60,7 +62,7 @@ class MemoryShares:
             requests=12 * part,
             decoded=4 * part,
             opened_batch=15 * part,
-            tail_cache=6 * part,
+            tail_cache=5 * part,
             logs=4 * part,
             archive_cache=2 * part,
             archive_footers=2 * part,
@@ -68,6 +70,7 @@ class MemoryShares:
             key_names=part,
             groups=part,
             decisions=part,
+            heartbeats=part,
             patterns=part,
             fetch_sessions=3 * part,
             share_sessions=part,

@@ -111,7 +111,7 @@ async def _described(call: Call, transactional_id: str) -> Any:
     for partition in sorted(one.partitions):
         topics.setdefault(partition.topic, set()).add(partition.partition)
     for group in one.groups:
-        topics.setdefault(CONSUMER_OFFSETS, set()).add(call.store.group_keys(call.org, group).shard_keys.shard)
+        topics.setdefault(CONSUMER_OFFSETS, set()).add(call.store.stored_group_keys(call.org, group).shard_keys.shard)
     permitted = {topic: indexes for topic, indexes in topics.items() if may(call, Operation.DESCRIBE, topic)}
     return Fields(
         error_code=ErrorCode.none,

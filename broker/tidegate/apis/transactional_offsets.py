@@ -39,11 +39,9 @@ _STAGE_TRIES: Final = 3
 @api(ApiKey.ADD_OFFSETS_TO_TXN, first=0, last=4, error=at_top())
 async def add_offsets_to_txn(call: Call, request: AddOffsetsToTxnRequest) -> AddOffsetsToTxnResponse:
     """Add a group to a producer's transaction. v2: fencing."""
-    keys = keys_of(call, request.transactional_id)
+    keys, group = keys_of(call, request.transactional_id), call.store.group_keys(call.org, request.group_id)
     try:
-        await call.context.transactions.add(
-            keys, request.producer_id, request.producer_epoch, groups=(request.group_id,)
-        )
+        await call.context.transactions.add(keys, request.producer_id, request.producer_epoch, groups=(group.group_id,))
     except ProducerFenced as error:
         raise as_of(error, call.version >= FENCED_FROM) from None
     return AddOffsetsToTxnResponse(throttle_time=NO_TIME, error_code=ErrorCode.none)
@@ -111,6 +109,7 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
     if not request.group_id:
         raise InvalidGroupId
     coordinator, keys = call.context.transactions, keys_of(call, request.transactional_id)
+    group_keys = call.store.group_keys(call.org, request.group_id)
     group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
     commit = Commit(request.generation_id, request.member_id, request.group_instance_id, entries)
     for attempt in range(1, _STAGE_TRIES + 1):
@@ -122,7 +121,6 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
                 raise not_in_transaction(call.version >= _ABORTABLE_FROM)
         if not entries:
             return
-        group_keys = call.store.group_keys(call.org, group_id)
         if commit.generation < 0:
             await group_creation.admit(call, group_keys)
         try:

@@ -74,7 +74,7 @@ def expirer(store: Store, broker: BrokerName = nobody) -> Expire:
 def group_of(store: Store, ref: str) -> GroupKeys:
     """The keys of a group from its name in the shard's keys, `<org>/<percent-encoded group id>`."""
     org, _, encoded = ref.partition("/")
-    return store.group_keys(org, unquote(encoded))
+    return store.stored_group_keys(org, unquote(encoded))
 
 
 async def expire_group(store: Store, keys: GroupKeys, broker: str = "") -> None:

@@ -16,12 +16,13 @@ from typing import Final
 
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.model import MemberRef
+from tidegate.memory import shares_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store
 from tidegate.store.subscription_proof import SubscriptionProof
 
-MEMBERS_MAX: Final = 20_000
-"""Members in the snapshots of one broker, about 600 bytes each; the oldest snapshots are discarded."""
+_MEMBER_BYTES: Final = 600
+"""Memory of a member beside its names."""
 _SESSION_SHARE: Final = 2 / 3
 _RENEWAL_S: Final = 0.15
 """Within which a heartbeat that was answered has renewed its session: a batch goes out every 75 ms."""
@@ -39,12 +40,15 @@ class GroupSnapshot:
     `heartbeat_interval_ms` (0: the broker's setting) and the `topics_version` for which they are at rest.
     """
 
-    __slots__ = ("confirmed_for_s", "heartbeat_interval_ms", "is_current", "keys", "members", "topics_version")
+    __slots__ = (
+        "confirmed_for_s", "heartbeat_interval_ms", "held_bytes", "is_current", "keys", "members", "topics_version"
+    )  # fmt: skip
 
     def __init__(self, keys: GroupKeys, confirmed_for_s: float) -> None:
         self.keys, self.confirmed_for_s = keys, confirmed_for_s
         self.heartbeat_interval_ms, self.topics_version = 0, -1
         self.members: dict[str, MemberSnapshot] = {}
+        self.held_bytes = keys.held_bytes
         self.is_current = True
 
 
@@ -61,15 +65,23 @@ class MemberSnapshot:
         self.renewed_s = confirmed_s
         """When its last renewal was sent."""
 
+    @property
+    def held_bytes(self) -> int:
+        """Its memory, about."""
+        return _MEMBER_BYTES + len(self.member_ref.member_id) + len(self.member_ref.instance_id or "")
+
 
 class HeartbeatSnapshots:
-    """The snapshots of one broker. `clock` is monotonic, in seconds; `coordinates` is as for `Heartbeats`."""
+    """The snapshots of one broker, up to a share of memory: the oldest are discarded.
+
+    `clock` is monotonic, in seconds; `coordinates` is as for `Heartbeats`.
+    """
 
     def __init__(self, store: Store, clock: Callable[[], float], coordinates: Callable[[int], bool]) -> None:
         self._store, self._clock, self._coordinates = store, clock, coordinates
         self._confirmed_for_s = confirmed_for_s(store.settings.group_min_session_timeout_ms / 1000)
         self._groups: dict[str, GroupSnapshot] = {}
-        self._member_count = 0
+        self._held_bytes, self._bytes_max = 0, shares_of(store.settings.memory_max).heartbeats
         self.proof = SubscriptionProof(store, self.discard_all, clock)
 
     async def start(self) -> None:
@@ -127,6 +139,7 @@ class HeartbeatSnapshots:
         group = self._groups.get(keys.ref)
         if group is None:
             group = self._groups[keys.ref] = GroupSnapshot(keys, self._confirmed_for_s)
+            self._held_bytes += group.held_bytes
         return group
 
     def confirm(self, group: GroupSnapshot, member_ref: MemberRef, sent_s: float) -> None:
@@ -139,10 +152,11 @@ class HeartbeatSnapshots:
             return
         if member is not None:
             self._discard_member(member)
-        group.members[member_ref.member_id] = MemberSnapshot(group, member_ref, sent_s)
-        self._member_count += 1
+        member = group.members[member_ref.member_id] = MemberSnapshot(group, member_ref, sent_s)
+        group.held_bytes += member.held_bytes
+        self._held_bytes += member.held_bytes
         self._groups[group.keys.ref] = self._groups.pop(group.keys.ref)
-        while self._member_count > MEMBERS_MAX:
+        while self._held_bytes > self._bytes_max:
             self.discard(next(iter(self._groups.values())).keys)
 
     def end(self, group: GroupSnapshot) -> None:
@@ -167,18 +181,19 @@ class HeartbeatSnapshots:
         for group in self._groups.values():
             group.is_current = False
         self._groups.clear()
-        self._member_count = 0
+        self._held_bytes = 0
 
     def _discard(self, ref: str) -> None:
         group = self._groups.pop(ref, None)
         if group is not None:
             group.is_current = False
-            self._member_count -= len(group.members)
+            self._held_bytes -= group.held_bytes
 
     def _discard_member(self, member: MemberSnapshot) -> None:
         member.is_current = False
         del member.group.members[member.member_ref.member_id]
-        self._member_count -= 1
+        member.group.held_bytes -= member.held_bytes
+        self._held_bytes -= member.held_bytes
 
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:

@@ -15,7 +15,7 @@ from typing import Final
 
 from ulid import ULID
 
-from tidegate.store.keys import CACHED_NAME_LENGTH_MAX, GroupKeys
+from tidegate.store.keys import GROUP_ID_LENGTH_MAX, GroupKeys
 
 SLUG_LENGTH_MAX: Final = 63
 _DIGEST_LENGTH: Final = 8
@@ -48,7 +48,7 @@ def slug(group_id: str) -> str:
 
 
 def locator(org: str, group_id: str) -> str:
-    short = slug(group_id) if len(group_id) <= CACHED_NAME_LENGTH_MAX else slug.__wrapped__(group_id)
+    short = slug(group_id) if len(group_id) <= GROUP_ID_LENGTH_MAX else slug.__wrapped__(group_id)
     return f"{org}/consumer-groups/{short}"
 
 

@@ -131,7 +131,7 @@ async def _listed(context: BrokerContext, org: str) -> list[directory.ListedGrou
 
 
 async def _view_some(context: BrokerContext, org: str, listed: Sequence[directory.ListedGroup]) -> list[GroupView]:
-    keys = {group.group_id: context.store.group_keys(org, group.group_id) for group in listed}
+    keys = {group.group_id: context.store.stored_group_keys(org, group.group_id) for group in listed}
     events: dict[str, list[Event]] = {one.ref: [] for one in keys.values()}
     for stream in {one.shard_keys.events for one in keys.values()}:
         for ref, event in await read_shard(context.store, stream, span_ms=WINDOW_MS):

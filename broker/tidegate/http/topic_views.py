@@ -133,7 +133,7 @@ async def _groups(
     fields = [offset_field(topic.name, index) for index in ends]
 
     async def ask(group: directory.ListedGroup) -> dict[str, Any] | None:
-        keys = context.store.group_keys(topic.org, group.group_id)
+        keys = context.store.stored_group_keys(topic.org, group.group_id)
         subscribed, offsets = await asyncio.gather(
             context.store.read("HGET", keys.group, "subscribed"), context.store.read("HMGET", keys.offsets, *fields)
         )

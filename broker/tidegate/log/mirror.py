@@ -231,7 +231,7 @@ class Mirror:
             partition.owners, partition.owners_s = parse_owners(reply or {}), now_s
         owned = [(one, found) for one in stale for alike in one.owners.values() for found in alike]
         groups = list(dict.fromkeys((one.org, found.group_id) for one, found in owned))
-        keys = [self._store.group_keys(*group).group for group in groups]
+        keys = [self._store.stored_group_keys(*group).group for group in groups]
         heads = await self._ask(["HMGET", key, "id", "generation"] for key in keys)
         for group, head in zip(groups, heads, strict=True):
             if head is not None:

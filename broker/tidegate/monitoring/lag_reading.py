@@ -298,7 +298,7 @@ class LagReader:
         """Partition -> member, from the assignments of the group's generation. Raises StoreUnavailable."""
         if group.state == GroupState.EMPTY:
             return {}
-        keys = self._store.group_keys(group.name.org, group.name.group_id)
+        keys = self._store.stored_group_keys(group.name.org, group.name.group_id)
         known = self._owners.get(keys.ref)
         if known is None or known[0] != group.mark:
             owned: dict[Place, str] = {}

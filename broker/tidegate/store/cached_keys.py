@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tidegate.errors import InvalidGroupId
 from tidegate.store.bounded_cache import BoundedCache
-from tidegate.store.keys import BATCH_FORMAT, CACHED_NAME_LENGTH_MAX, GroupKeys, LogKeys
+from tidegate.store.keys import BATCH_FORMAT, GROUP_ID_LENGTH_MAX, GroupKeys, LogKeys
 
 
 class CachedKeys:
@@ -16,13 +17,20 @@ class CachedKeys:
         self._logs: BoundedCache[tuple[str, str, int, str, str], LogKeys] = BoundedCache(bytes_max)
 
     def of_group(self, org: str, group_id: str) -> GroupKeys:
-        """The keys of a group."""
+        """The keys of a group. Raises InvalidGroupId for an id of more than GROUP_ID_LENGTH_MAX characters."""
         keys = self._groups.get((org, group_id))
         if keys is None:
+            if len(group_id) > GROUP_ID_LENGTH_MAX:
+                raise InvalidGroupId(f"the group id has {len(group_id)} characters, of {GROUP_ID_LENGTH_MAX} at most")
             keys = GroupKeys.of(self._prefix, self._shards, org, group_id)
-            if len(group_id) <= CACHED_NAME_LENGTH_MAX:
-                self._groups.put((org, group_id), keys, keys.held_bytes)
+            self._groups.put((org, group_id), keys, keys.held_bytes)
         return keys
+
+    def of_stored_group(self, org: str, group_id: str) -> GroupKeys:
+        """The keys of a group that Redis has, which may have a longer id: earlier versions took them."""
+        if len(group_id) > GROUP_ID_LENGTH_MAX:
+            return GroupKeys.of(self._prefix, self._shards, org, group_id)
+        return self.of_group(org, group_id)
 
     def of_log(self, org: str, topic: str, partition: int, topic_id: str, log_format: str = BATCH_FORMAT) -> LogKeys:
         """The keys of a partition's log."""

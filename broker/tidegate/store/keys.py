@@ -16,8 +16,8 @@ BATCH_FORMAT: Final = "batch"
 """Format of a log: an entry is one or more whole record batches."""
 RECORD_FORMAT: Final = "record"
 """Format of a log: an entry is one record, with fields that Redis programs read and write."""
-CACHED_NAME_LENGTH_MAX: Final = 256
-"""Longest group name whose derived keys are cached: a name of 32 kB would take 1 MB."""
+GROUP_ID_LENGTH_MAX: Final = 256
+"""Characters of a group id: brokers hold the ids of many groups, and each several times with the names of its keys."""
 
 _STRING_BYTES: Final = 64
 """Memory of a string beside the characters that the names of one owner have in common."""

@@ -69,7 +69,7 @@ class Store:
         self.wrong_types = WrongTypes(self.prefix, self.send)
         self.changed_groups = ChangedGroups(self.send, self.cluster_keys, settings.lag_sample_interval_ms)
         names = CachedKeys(settings.key_prefix, settings.coordinator_shards, shares_of(settings.memory_max).key_names)
-        self.group_keys, self.log_keys = names.of_group, names.of_log
+        self.group_keys, self.log_keys, self.stored_group_keys = names.of_group, names.of_log, names.of_stored_group
         self.on_moved: list[Callable[[], None]] = []
         """Called when the node of some keys changed."""
         self._followers: list[tuple[OnNode, OnNode]] = []

@@ -87,7 +87,8 @@ class Completion:
             async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
                 pass  # the decision, before what follows it
         groups = (
-            self._end_group(self._store.group_keys(keys.org, group), one, is_commit) for group in sorted(one.groups)
+            self._end_group(self._store.stored_group_keys(keys.org, group), one, is_commit)
+            for group in sorted(one.groups)
         )
         partitions = (self._mark(keys.org, partition, marker) for partition in sorted(one.partitions))
         results = await gather_each(chain(groups, partitions), PARTITIONS_AT_ONCE)

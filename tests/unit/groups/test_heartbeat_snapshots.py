@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tidegate.groups import heartbeat_snapshots
 from tidegate.groups.heartbeat_snapshots import confirmed_for_s
 from tidegate.groups.heartbeats import HEARTBEAT, Heartbeats
 from tidegate.groups.model import MemberRef
@@ -487,10 +486,10 @@ async def test_script_failed_by_a_key_of_one_group_its_snapshot_alone_is_discard
     assert await bench.heartbeat(keys=OTHER)
 
 
-async def test_snapshots_are_bounded_and_the_oldest_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_snapshots, "MEMBERS_MAX", 2)
+async def test_snapshots_are_bounded_by_bytes_and_the_oldest_is_discarded() -> None:
     bench = await proven()
     third = GroupKeys.of("t", 1, "default", "third")
+    bench.heartbeats.snapshots._bytes_max = 2 * (third.held_bytes + 700)
     for keys in (KEYS, OTHER, third):
         await bench.confirmed(keys=keys)
 

@@ -59,7 +59,8 @@ async def group_rows(console: Console, org: str) -> tuple[list[Row], int]:
     (views, left_out), _ = await asyncio.gather(
         group_views.view_first(console.context, org, GROUPS_MAX), console.trend.read(store)
     )
-    return [_row(one, console.trend.of(store.group_keys(org, one.snapshot.group_id).ref)) for one in views], left_out
+    refs = [store.stored_group_keys(org, one.snapshot.group_id).ref for one in views]
+    return [_row(one, console.trend.of(ref)) for one, ref in zip(views, refs, strict=True)], left_out
 
 
 def _row(found: group_views.GroupView, trend: Sequence[Lag]) -> Row:

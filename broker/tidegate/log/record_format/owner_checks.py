@@ -65,7 +65,7 @@ class OwnerChecks:
         return (topic_hex, index) in member.partitions
 
     async def _read_group(self, org: str, group_id: str) -> _Group:
-        keys = self._store.group_keys(org, group_id)
+        keys = self._store.stored_group_keys(org, group_id)
         own_id, generation, state, kind = await self._store.command(
             "HMGET", keys.group, "id", "generation", "state", "type"
         )
@@ -77,7 +77,7 @@ class OwnerChecks:
 
     async def _read_member(self, org: str, group_id: str, member_id: str) -> _Member:
         """Partitions that the member owns, or has not confirmed to have given up."""
-        record = await self._store.command("HGET", self._store.group_keys(org, group_id).consumers, member_id)
+        record = await self._store.command("HGET", self._store.stored_group_keys(org, group_id).consumers, member_id)
         member = json.loads(record) if record else {"assigned": {}, "revoking": {}}
         partitions = frozenset(
             (topic_id, int(index))

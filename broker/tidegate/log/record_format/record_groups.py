@@ -216,7 +216,7 @@ class RecordGroups:
 
     async def _committed_offset(self, log: RecordLog, group_id: str) -> int:
         """A group's stored offset; -1 without one. Raises StoreUnavailable."""
-        keys = self._store.group_keys(log.topic.org, group_id)
+        keys = self._store.stored_group_keys(log.topic.org, group_id)
         text = await self._store.command("HGET", keys.offsets, f"{log.topic.name}:{log.index}")
         stored = json.loads(text) if text else {}
         is_of_topic = stored.get("topic_id", "") in ("", log.topic.topic_hex)
