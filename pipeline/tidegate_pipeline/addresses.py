@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from tidegate.telemetry.visible import visible
 from tidegate_pipeline.errors import UsageError
+
+_LOGIN: Final = re.compile(r"(?<=://)\S+(?=@)")
 
 
 def shown(url: str) -> str:
@@ -12,6 +18,11 @@ def shown(url: str) -> str:
         return url
     scheme, separator, login = credentials.partition("://")
     return f"{scheme}{separator}{login.partition(':')[0]}:***@{rest}"
+
+
+def printable(text: str) -> str:
+    """A text to print: control characters are escaped, logins in addresses masked (an archive's may be its keys)."""
+    return _LOGIN.sub("***", visible(text))
 
 
 def has_password(url: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from tidegate_pipeline import commands
+from tidegate_pipeline.addresses import printable
 from tidegate_pipeline.errors import PipelineError
 from tidegate_pipeline.jobs.job import Job
 
@@ -72,14 +73,14 @@ def reporting() -> Any:
     try:
         yield
     except PipelineError as error:
-        typer.echo(f"tidegate: {error}", err=True)
+        typer.echo(f"tidegate: {printable(str(error))}", err=True)
         raise typer.Exit(error.exit_status) from None
     except Exception as error:
         from redis.exceptions import RedisError
 
         if not isinstance(error, RedisError):
             raise
-        typer.echo(f"tidegate: Redis: {error}", err=True)
+        typer.echo(f"tidegate: Redis: {printable(str(error))}", err=True)
         raise typer.Exit(PipelineError.exit_status) from None
 
 

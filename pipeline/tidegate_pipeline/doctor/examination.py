@@ -14,7 +14,7 @@ import typer
 
 from tidegate.records.segment_file import open_archive
 from tidegate_pipeline import settings as pipeline_settings
-from tidegate_pipeline.addresses import shown
+from tidegate_pipeline.addresses import printable, shown
 from tidegate_pipeline.doctor import probe
 from tidegate_pipeline.doctor.findings import Check, CheckStatus, compared, of_redis
 from tidegate_pipeline.java import find_java, java_version
@@ -157,7 +157,7 @@ def _source(spark: SparkSession, settings: PipelineSettings) -> Check:
 def lines(found: list[Check]) -> Iterator[str]:
     """For people."""
     for one in found:
-        yield f"{one.severity:<8} {one.what:<12} {one.reported}"
+        yield f"{one.severity:<8} {one.what:<12} {printable(one.reported)}"
         if one.advice:
             yield f"{'':<21} > {one.advice}"
     errors = sum(one.severity is CheckStatus.ERROR for one in found)

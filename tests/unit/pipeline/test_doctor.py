@@ -28,6 +28,12 @@ def test_equal_machines_are_well() -> None:
     assert reported["clocks"][1] == "at most 7 ms from Redis's"
 
 
+def test_printed_checks_show_no_keys_and_move_no_cursor() -> None:
+    (line, _) = lines([Check(CheckStatus.OK, "archive", "s3://AKIA:se/cret@bucket/a\x1b[2J can be written")])
+
+    assert line.endswith("s3://***@bucket/a\\x1b[2J can be written")
+
+
 def test_each_difference_is_named() -> None:
     executors = [
         observed(

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from tidegate.command_line import command_line
-from tidegate_pipeline.cli import JobMaker, application, job_command
+from tidegate_pipeline.cli import JobMaker, application, job_command, reporting
 from tidegate_pipeline.errors import DataLoss, UsageError
 from tidegate_pipeline.jobs.command import context_of
 from tidegate_pipeline.jobs.job import Job, JobContext
@@ -227,6 +227,13 @@ def test_file_of_settings_that_is_none_is_one_line(tmp_path: Path, text: bytes, 
     ended = CliRunner().invoke(application(), ["settings", "--config", str(file)])
     assert ended.exit_code == 2
     assert reported in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_error_about_an_archive_shows_no_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit), reporting():
+        raise UsageError("no table at s3://AKIA:se/cret@bucket/a\n")
+
+    assert capsys.readouterr().err == "tidegate: no table at s3://***@bucket/a\\n\n"
 
 
 def test_variable_that_is_no_json_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
