@@ -33,13 +33,16 @@ async def full(store: Store, settings: Settings) -> AsyncIterator[Brokers]:
     """A broker with the topic `t` of 40 partitions, on a server that is full."""
     async with brokers_of(settings, 1) as opened:
         await opened.create("t", 40)
-        for node in store.nodes:
-            await node.control.call("CONFIG", "SET", "maxmemory", "1")
+        await _limit(store, 1)
         try:
             yield opened
         finally:
-            for node in store.nodes:
-                await node.control.call("CONFIG", "SET", "maxmemory", "0")
+            await _limit(store, 0)
+
+
+async def _limit(store: Store, maxmemory: int) -> None:
+    for node in store.nodes:
+        await node.control.call("CONFIG", "SET", "maxmemory", maxmemory)
 
 
 async def _commit(
@@ -66,8 +69,7 @@ async def test_full_redis_refuses_commits_with_much_metadata_only(full: Brokers,
     assert await _commit(full, "large", 40, METADATA) == {E.coordinator_not_available}
     assert await _commit(full, "plain", 40, "") == {NONE}
     assert await full.committed("plain", stable=False) == (NONE, 1)
-    for node in store.nodes:
-        await node.control.call("CONFIG", "SET", "maxmemory", "0")
+    await _limit(store, 0)
     assert await _commit(full, "large", 40, METADATA) == {NONE}
 
 
@@ -100,6 +102,26 @@ async def test_full_redis_refuses_large_metadata_of_consumer_group_members(full:
     epoch = (await full.ask(request(68, 1, **join))).member_epoch
     assert await _commit(full, "g", 40, METADATA, "m", epoch) == {E.coordinator_not_available}
     assert await _commit(full, "g", 40, "", "m", epoch) == {NONE}
+
+
+async def test_full_redis_refuses_large_metadata_in_transactions(full: Brokers, store: Store) -> None:
+    await _limit(store, 0)
+    producer = await full.producer().init()
+    await _limit(store, 1)
+    partitions = [
+        {"partition_index": index, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": METADATA}
+        for index in range(40)
+    ]
+    large = request(
+        28, 5, transactional_id=producer.transactional_id, group_id="g", producer_id=producer.id,
+        producer_epoch=producer.epoch, generation_id=-1, member_id="", group_instance_id=None,
+        topics=[{"name": "t", "partitions": partitions}],
+    )  # fmt: skip
+    answer = await full.ask(large)
+    assert {one.error_code for one in answer.topics[0].partitions} == {E.coordinator_not_available}
+    assert await producer.commit_offset("g", 1, metadata="small") is NONE
+    await producer.end(True)
+    assert await full.committed("g", stable=True) == (NONE, 1)
 
 
 # -- producers
@@ -137,8 +159,7 @@ async def test_nearly_full_redis_throttles_then_refuses_records(full: Brokers) -
 
 
 async def test_nearly_full_redis_without_a_limit_is_free(full: Brokers) -> None:
-    for node in full.all[0].store.nodes:
-        await node.control.call("CONFIG", "SET", "maxmemory", "0")
+    await _limit(full.all[0].store, 0)
     pressure = full.all[0].context.memory_pressure
     await pressure.measure()
     assert not pressure.is_high

@@ -300,6 +300,12 @@ async def test_log_132_internal_topics_refuse(opened: PublishedTopics, name: str
     growing = {"name": name, "count": 60, "assignments": None}
     answer = await brokers.ask(request(37, 3, topics=[growing], timeout=_SECOND, validate_only=False))
     assert answer.results[0].error_code is E.invalid_topic_exception
+    altered = {
+        "resource_type": 2, "resource_name": name,
+        "configs": [{"name": "retention.ms", "config_operation": 0, "value": "1"}],
+    }  # fmt: skip
+    answer = await brokers.ask(request(44, 1, resources=[altered], validate_only=False))
+    assert answer.responses[0].error_code is E.invalid_topic_exception
     answer = await brokers.ask(request(3, 12, topics=None, allow_auto_topic_creation=False,
                                        include_topic_authorized_operations=False))  # fmt: skip
     internal = {CONSUMER_OFFSETS: True, TRANSACTION_STATE: True}

@@ -135,11 +135,12 @@ async def test_simple_group_is_deleted_with_its_last_offset(
     assert await swept(clock_store, keys) is None
 
 
+@pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
 async def test_sweep_empty_group_without_offsets_is_preserved_for_the_retention(
-    clock: SteppedClock, clock_store: Store, keys: GroupKeys
+    clock: SteppedClock, clock_store: Store, keys: GroupKeys, kind: str
 ) -> None:
     """Seed scenario 001: the group's id and generation outlive its last member, though it never committed."""
-    await given_group(clock_store, keys, state="Empty", members=(), subscribed=[], state_since=clock.now_ms)
+    await given_group(clock_store, keys, state="Empty", members=(), subscribed=[], state_since=clock.now_ms, type=kind)
     assert await swept(clock_store, keys) == []
     await clock.advance(WEEK_MS - 1)
     assert await swept(clock_store, keys) == []
