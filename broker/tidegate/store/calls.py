@@ -6,7 +6,7 @@ What has no result has the KafkaError for the client: a value where callbacks pa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import structlog
 
 from tidegate.errors import KafkaError
+from tidegate.store.outcome import FaultyKeys
 
 logger = structlog.get_logger()
 
@@ -21,6 +22,8 @@ Result = TypeVar("Result")
 OnResult = Callable[[Result | KafkaError], None]
 
 _AT_ONCE: Final = 1_000
+_NAMED_MAX: Final = 10
+"""Names in a log line; it counts the others."""
 
 
 async def result_of(call: Callable[[OnResult[Result]], None]) -> Result:
@@ -52,6 +55,32 @@ async def gather_each(calls: Iterable[Awaitable[Result]], at_once: int = _AT_ONC
                 raise result
             results.append(result)
     return results
+
+
+async def gather_readable(
+    calls: Mapping[str, Awaitable[Result]], at_once: int = _AT_ONCE
+) -> tuple[dict[str, Result], dict[str, FaultyKeys]]:
+    """The results by name, and the errors of those with a key that cannot be read: they must not stop the others.
+
+    Raises any other exception of one, such as StoreUnavailable while Redis is away, when all have ended.
+    """
+    results: dict[str, Result] = {}
+    faulty: dict[str, FaultyKeys] = {}
+    for name, result in zip(calls, await gather_each(calls.values(), at_once), strict=True):
+        if isinstance(result, FaultyKeys):
+            faulty[name] = result
+        elif isinstance(result, KafkaError):
+            raise result
+        else:
+            results[name] = result
+    return results, faulty
+
+
+def log_faulty(work: str, faulty: Mapping[str, FaultyKeys]) -> None:
+    """Log what `work` left out, if anything; `store.wrong_types` names the keys."""
+    if faulty:
+        reason = str(next(iter(faulty.values())))
+        logger.warning("faulty_left_out", work=work, count=len(faulty), names=[*faulty][:_NAMED_MAX], reason=reason)
 
 
 def error_of(failure: BaseException, event: str) -> KafkaError:

@@ -16,8 +16,13 @@ from tidegate.errors import StoreUnavailable
 from tidegate.store.slots import is_refusal
 
 _NOT_ABOVE_LAST_ID: Final = "ERR The ID specified in XADD is equal or smaller"
-_FAULTY_KEY: Final = ("WRONGTYPE", "ERR ")
+_WRONG_TYPE: Final = "WRONGTYPE"
+_FAULTY_KEY: Final = (_WRONG_TYPE, "ERR ")
 """Starts of errors that one key may cause; others (READONLY, OOM, LOADING) hold for every key of the server."""
+
+
+class FaultyKeys(StoreUnavailable):
+    """A key has another type, or holds what nobody can read. Redis answers, and other keys are served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,11 @@ class Faulty(Refused):
 
     __slots__ = ()
 
+    @property
+    def error(self) -> FaultyKeys:
+        """The failure as the exception for clients, by which work on many keys leaves these out."""
+        return FaultyKeys(self.text)
+
 
 class Unknown(Failure):
     """Possibly executed: no reply arrived, or it came from a server that no longer has the key."""
@@ -96,6 +106,11 @@ def script_failure_of(text: str) -> Refused:
 def outcome_of(reply: object) -> Ok | Failure:
     """The reply of a command as an outcome."""
     return failure_of(reply) or Ok(reply)
+
+
+def error_of_command(text: str) -> StoreUnavailable:
+    """The exception for the error reply of a single command, which names no other key."""
+    return FaultyKeys(text) if text.startswith(_WRONG_TYPE) else StoreUnavailable(text)
 
 
 async def outcome_of_call(call: Awaitable[Any]) -> Ok | Failure:

@@ -26,7 +26,7 @@ from tidegate.store.keys import ClusterKeys, ShardKeys
 from tidegate.store.link import Arg, Link, OnReply
 from tidegate.store.loaded_scripts import REMOVE_INTERVAL_MS, LoadedScripts, on_script_loaded
 from tidegate.store.node import Find, Node
-from tidegate.store.outcome import Failure, Unknown, script_failure_of
+from tidegate.store.outcome import Failure, Unknown, error_of_command, script_failure_of
 from tidegate.store.primary import FOLLOW_MS, Primary
 from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
@@ -386,7 +386,7 @@ class Store:
             return await call
         except hiredis.ReplyError as error:
             self.wrong_types.check(str(error), [str(args[1])] if len(args) > 1 else [])
-            raise StoreUnavailable(str(error)) from error
+            raise error_of_command(str(error)) from error
 
 
 def _resolve(future: asyncio.Future[list[Any]], reply: Any) -> None:

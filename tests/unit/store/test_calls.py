@@ -8,7 +8,8 @@ from collections.abc import Awaitable
 import pytest
 
 from tidegate.errors import KafkaError, StoreUnavailable, UnknownTopicOrPartition
-from tidegate.store.calls import OnResult, error_of, gather_each, result_of
+from tidegate.store.calls import OnResult, error_of, gather_each, gather_readable, log_faulty, result_of
+from tidegate.store.outcome import FaultyKeys
 
 
 async def test_result_of_returns_what_the_callback_gets_once() -> None:
@@ -65,6 +66,27 @@ async def test_gather_each_raises_what_is_no_kafka_error() -> None:
     calls: list[Awaitable[int]] = [call()]
     with pytest.raises(ValueError, match="a bug"):
         await gather_each(calls)
+
+
+async def gives(result: int | Exception) -> int:
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+async def test_gather_readable_leaves_out_faulty_keys_and_logs_them(capsys: pytest.CaptureFixture[str]) -> None:
+    results, faulty = await gather_readable({"a": gives(1), "b": gives(FaultyKeys("WRONGTYPE")), "c": gives(3)})
+
+    assert results == {"a": 1, "c": 3}
+    assert [*faulty] == ["b"]
+    log_faulty("a-sweep", faulty)
+    assert "faulty_left_out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), ValueError("a bug")])
+async def test_gather_readable_raises_what_is_not_about_a_key(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        await gather_readable({"a": gives(FaultyKeys("WRONGTYPE")), "b": gives(error)})
 
 
 def test_error_of_bug_is_logged_and_has_no_text_for_the_client(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tidegate.errors import StoreUnavailable
 from tidegate.store.outcome import (
     Failure,
+    FaultyKeys,
     Gone,
     Moved,
     Ok,
@@ -15,8 +16,10 @@ from tidegate.store.outcome import (
     Stale,
     Unknown,
     append_failure_of,
+    error_of_command,
     failure_of,
     outcome_of,
+    script_failure_of,
 )
 
 NOT_ABOVE = "ERR The ID specified in XADD is equal or smaller than the target stream top item"
@@ -40,6 +43,20 @@ def test_failure_of_error_replies(reply: object, failure: Failure) -> None:
     assert outcome_of(reply) == failure
     assert append_failure_of(reply) == failure
     assert failure.error.message == failure.text
+
+
+@pytest.mark.parametrize(
+    ("text", "of_script", "of_command"),
+    [
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", FaultyKeys, FaultyKeys),
+        ("ERR user_script:7: attempt to compare nil with number", FaultyKeys, StoreUnavailable),
+        ("OOM command not allowed", StoreUnavailable, StoreUnavailable),
+        ("LOADING Redis is loading", StoreUnavailable, StoreUnavailable),
+    ],
+)
+def test_error_of_one_key_differs_from_an_outage(text: str, of_script: type, of_command: type) -> None:
+    assert type(script_failure_of(text).error) is of_script
+    assert type(error_of_command(text)) is of_command
 
 
 @pytest.mark.parametrize("reply", [b"0-1", 0, [], None])
