@@ -22,7 +22,7 @@ ARGV[4]   broker
 ARGV[5]   the newest generation that a broker remembers, -1 if no broker remembers it
 ARGV[6]   1: members received its assignments too
 ARGV[7]   how many generations to skip if ARGV[5] is -1; once for each failover epoch. Groups with member epochs skip always
-ARGV[8]   failover epoch
+ARGV[8]   failover epoch; `raised_in` has it once the group has skipped, before that with FLOOR_ONLY behind it
 ARGV[9]   the newest version of the group that a broker remembers, -1 if none
 Returns   {NONE, 1 if the group was behind}; safe to run twice: a bumped group is not behind
 Errors    none
@@ -32,6 +32,8 @@ local newest_generation, assigned, skipped, newest_version = tonumber(ARGV[5]), 
 local stored = redis.call("HMGET", KEYS[1], "state", "generation", "generation_floor", "raised_in", "type", "version")
 local stored_state, generation, floor = stored[1], tonumber(stored[2]), tonumber(stored[3] or 0)
 local kind, version = stored[5], tonumber(stored[6] or 0)
+local FLOOR_ONLY = ":floor"
+local skips, is_raised, has_floor = newest_generation < 0, stored[4] == ARGV[8], stored[4] == ARGV[8] .. FLOOR_ONLY
 local has_epochs = kind == "consumer" or kind == "streams"
 
 -- A group that was lost whole: who creates it again within the longest session, 30 min, opens a generation above the floor.
@@ -45,7 +47,7 @@ if not stored_state then return keep_floor() end
 
 local function is_behind()
   if kind == "share" then return false end -- epochs fence its members: their partitions change with the epoch only
-  if newest_generation < 0 then return stored[4] ~= ARGV[8] end
+  if skips then return not is_raised and not (has_floor and generation > floor) end
   if has_epochs then return newest_generation > generation or newest_version > version end
   if newest_generation > math.max(generation, floor) then return true end
   return assigned and newest_generation == generation and stored_state == STATE.COMPLETING
@@ -53,9 +55,14 @@ end
 
 -- Nearly every call ends here: brokers report all groups that they remember on each connection.
 if not is_behind() then return { ERROR.NONE, 0 } end
-if newest_generation < 0 then
-  newest_generation = math.max(generation, floor) + skipped
-  redis.call("HSET", KEYS[1], "raised_in", ARGV[8])
+if skips then newest_generation = math.max(generation, floor) + (has_floor and 0 or skipped) end
+if skips and not has_epochs then
+  -- First, and once: a key that no script can read may end this one here, to be run again once somebody moved it away.
+  floor = newest_generation
+  redis.call("HSET", KEYS[1], "generation_floor", string.format("%.0f", floor), "raised_in", ARGV[8] .. FLOOR_ONLY)
+end
+local function note_raised()
+  if skips then redis.call("HSET", KEYS[1], "raised_in", ARGV[8]) end
 end
 
 -- @include lib/load_group
@@ -69,6 +76,7 @@ end
 local group = load_group()
 if has_epochs then
   fence_members(group, KEYS[12], math.max(newest_generation, generation) + skipped, math.max(newest_version, version) + skipped)
+  note_raised()
   return { ERROR.NONE, 1 }
 end
 deadlines.first_session(group)
@@ -81,4 +89,5 @@ elseif group.state == STATE.PREPARING then
   state.put(group, "join_deadline", group.now + (is_first and group.initial_delay or tallies.max_rebalance_timeout(group)))
 end
 finish(group)
+note_raised()
 return { ERROR.NONE, 1 }

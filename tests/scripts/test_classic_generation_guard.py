@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -11,6 +12,8 @@ from tests.scripts.test_classic_rejoining import completing
 from tests.support.clock import KEY as CLOCK
 from tests.support.consumers import ConsumerWorld
 from tests.support.groups import Peer, World, answer
+from tidegate.errors import StoreUnavailable
+from tidegate.groups import generation_guard as guard
 from tidegate.groups.commits import Commit
 from tidegate.groups.generation_guard import SKIP, bump_all_generations
 from tidegate.groups.group_changes import unsubscribe_group_changes
@@ -249,6 +252,77 @@ async def test_all_brokers_new_bumps_every_group_once(world: World, dealt_with: 
     if dealt_with == 6:
         assert await meet(world, a, b) == {SKIP + 2}
     assert await a.heartbeat() == NONE
+
+
+async def given_lost_writes(world: World) -> None:
+    """The next broker that starts finds a failover epoch, 7, whose losses nobody handled."""
+    await world.store.command("HSET", world.store.cluster_keys.info, "groups_incarnation", 6)
+
+
+async def put_away(store: Store, key: str) -> bytes:
+    """Give a key another type; returns what it held."""
+    held = await store.command("DUMP", key)
+    await store.command("SET", key, "foreign")
+    return bytes(held)
+
+
+async def test_all_brokers_new_faulty_group_stops_no_start(world: World) -> None:
+    a, b = await world.stable("a", "b")
+    broken = world.store.group_keys("default", "broken")
+    await world.store.command("HSET", broken.shard_keys.groups, broken.ref, "classic Stable consumer")
+    await world.store.command("SET", broken.group, "foreign")
+    await given_lost_writes(world)
+
+    await world.brokers[0].generation_guard.skip_lost_generations(7)
+
+    assert await meet(world, a, b) == {SKIP + 2}
+    assert await world.store.command("HGET", world.store.cluster_keys.info, "groups_incarnation") == b"7"
+
+
+async def test_all_brokers_new_faulty_group_opens_no_lost_generation(world: World) -> None:
+    """Its floor is stored at once, and is not raised again when the rest is repeated."""
+    a, b = await world.stable("a", "b")
+    await given_lost_writes(world)
+    held = await put_away(world.store, world.keys.sessions)
+
+    for _ in range(2):
+        assert await bump_all_generations(world.store, 7) == 0
+        await given_lost_writes(world)
+    floor = await world.store.command("HGET", world.keys.group, "generation_floor")
+    await world.store.command("RESTORE", world.keys.sessions, 0, held, "REPLACE")
+    raised = [await bump_all_generations(world.store, 7), await bump_all_generations(world.store, 7)]
+
+    assert (floor, raised) == (str(SKIP + 1).encode(), [1, 0])
+    assert [await a.heartbeat(), await b.heartbeat()] == [REBALANCE_IN_PROGRESS, REBALANCE_IN_PROGRESS]
+    assert await meet(world, a, b) == {SKIP + 2}
+
+
+async def test_all_brokers_new_faulty_group_is_bumped_once_repaired(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_FAULTY_AGAIN_S", 0.01)
+    a, b = await world.stable("a", "b")
+    await given_lost_writes(world)
+    held = await put_away(world.store, world.keys.sessions)
+    await world.brokers[0].generation_guard.skip_lost_generations(7)
+
+    await world.store.command("RESTORE", world.keys.sessions, 0, held, "REPLACE")
+
+    async with asyncio.timeout(30):
+        while await a.heartbeat() == NONE:
+            await asyncio.sleep(0.01)
+    assert await meet(world, a, b) == {SKIP + 2}
+    assert not world.brokers[0].generation_guard._faulty
+
+
+async def test_all_brokers_new_faulty_index_of_a_shard_is_named(world: World) -> None:
+    """The groups that it named are unknown, so nobody can protect their generations: no broker starts."""
+    await given_lost_writes(world)
+    index = world.keys.shard_keys.groups
+    await world.store.command("SET", index, "foreign")
+
+    with pytest.raises(StoreUnavailable, match=re.escape(index)):
+        await world.brokers[0].generation_guard.skip_lost_generations(7)
 
 
 async def test_group_lost_whole_continues_higher(world: World) -> None:

@@ -18,21 +18,23 @@ last brokers stopped in order and Redis has lost nothing since (`cluster/clean_s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
 
 from tidegate.cluster.clean_shutdown import begin_serving
+from tidegate.errors import StoreUnavailable
 from tidegate.groups.expire_and_retry import BrokerName, group_script_args, group_script_keys, nobody
 from tidegate.groups.expiry import group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.model import GroupState
 from tidegate.groups.waiters import GroupStatus
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
-from tidegate.store.outcome import Failure
+from tidegate.store.outcome import Failure, Faulty, FaultyKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -48,6 +50,8 @@ more than a group opens in the time that a fail-over loses."""
 _RAISED_IN: Final = "groups_incarnation"
 _STABLE: Final = GroupState.STABLE.encode()
 _AGAIN_S: Final = 0.1
+_FAULTY_AGAIN_S: Final = 10.0
+"""Between two attempts with groups of which a key cannot be read, one at a time until one succeeds."""
 _AT_ONCE: Final = 200
 
 
@@ -64,7 +68,10 @@ class GenerationGuard:
         self._broker = broker
         self._known: dict[bytes, ReportedGeneration] = {}
         self._refused: dict[bytes, ReportedGeneration] = {}
+        self._faulty: dict[tuple[bytes, bool], ReportedGeneration] = {}
+        """Groups with a key that cannot be read, and whether no broker remembers the generation."""
         self._timer: asyncio.TimerHandle | None = None
+        self._faulty_timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._at: list[Node] = []
         self.failover_epoch = -1
@@ -94,8 +101,9 @@ class GenerationGuard:
 
     async def close(self) -> None:
         """Unsubscribe and drop what is remembered."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._faulty_timer):
+            if timer is not None:
+                timer.cancel()
         self._closed = True
         unsubscribe_group_changes(self._store, self._on_group_change)
 
@@ -150,7 +158,7 @@ class GenerationGuard:
         for ref, reported in groups.items():
             self._bump_one(ref, reported)
 
-    def _bump_one(self, ref: bytes, reported: ReportedGeneration) -> None:
+    def _bump_one(self, ref: bytes, reported: ReportedGeneration, was_faulty: bool = False) -> None:
         keys = group_of(self._store, ref.decode())
 
         def answered(reply: Any) -> None:
@@ -158,12 +166,16 @@ class GenerationGuard:
                 _log(keys, reply)
                 refused, self._refused = self._refused, {}
                 self._bump(refused)
+                if was_faulty:
+                    self._retry_all_faulty()
+            elif isinstance(reply, Faulty):
+                self._retry_later(ref, reported)
             elif self._node_of(ref).control.connected:  # the node accepts no writes yet from any broker
                 self._refused[ref] = reported
                 if self._timer is None:
                     self._timer = asyncio.get_running_loop().call_later(_AGAIN_S, self._try_one)
 
-        args = _args(self._store, keys, self._broker(), reported)
+        args = _args(self._store, keys, self._broker(), reported, self.failover_epoch)
         self._store.send_script(BUMP_GENERATION, _key_names(keys), args, answered)
 
     def _try_one(self) -> None:
@@ -173,15 +185,36 @@ class GenerationGuard:
             ref = next(iter(self._refused))
             self._bump_one(ref, self._refused.pop(ref))
 
+    def _retry_later(self, ref: bytes, reported: ReportedGeneration) -> None:
+        """A key of the group cannot be read, so it is bumped once somebody has moved that key away."""
+        if len(self._faulty) < GROUPS_MAX:
+            self._faulty[ref, reported == _NOTHING] = reported
+        if self._faulty_timer is None and not self._closed:
+            self._faulty_timer = asyncio.get_running_loop().call_later(_FAULTY_AGAIN_S, self._try_one_faulty)
+
+    def _try_one_faulty(self) -> None:
+        self._faulty_timer = None
+        if self._faulty:
+            ref, is_unknown = next(iter(self._faulty))
+            self._bump_one(ref, self._faulty.pop((ref, is_unknown)), was_faulty=True)
+
+    def _retry_all_faulty(self) -> None:
+        faulty, self._faulty = self._faulty, {}
+        for (ref, _), reported in faulty.items():
+            self._bump_one(ref, reported)
+
     async def skip_lost_generations(self, failover_epoch: int) -> None:
         """Before this broker serves: if nobody handled the losses before this failover epoch, all groups skip ahead.
 
         Raises StoreUnavailable.
         """
-        raised = await bump_all_generations(self._store, failover_epoch, self._broker())
+        raised = await bump_all_generations(self._store, failover_epoch, self._broker(), self._retry_unknown)
         self.failover_epoch = failover_epoch
         if raised:
             logger.warning("generations_bumped", groups=raised)
+
+    def _retry_unknown(self, keys: GroupKeys) -> None:
+        self._retry_later(keys.ref.encode(), _NOTHING)
 
     def on_failover_handled(self, failover_epoch: int) -> None:
         """Report that the losses before this failover epoch are handled: brokers that start now need not skip ahead.
@@ -202,9 +235,7 @@ def _key_names(keys: GroupKeys) -> list[str]:
     return [*group_script_keys(keys), keys.consumers]
 
 
-def _args(
-    store: Store, keys: GroupKeys, broker: str, reported: ReportedGeneration, failover_epoch: int = 0
-) -> list[Arg]:
+def _args(store: Store, keys: GroupKeys, broker: str, reported: ReportedGeneration, failover_epoch: int) -> list[Arg]:
     generation, is_assigned, version = reported
     return [*group_script_args(store, keys, broker), generation, int(is_assigned), SKIP, failover_epoch, version]
 
@@ -214,22 +245,40 @@ def _log(keys: GroupKeys, reply: Sequence[int]) -> None:
         logger.warning("generation_bumped", group=keys.ref)
 
 
-async def bump_all_generations(store: Store, failover_epoch: int, broker: str = "") -> int:
+async def bump_all_generations(
+    store: Store, failover_epoch: int, broker: str = "", on_faulty: Callable[[GroupKeys], None] = lambda _: None
+) -> int:
     """Let every group skip ahead, unless nothing was lost or a broker handled this epoch. Returns the number of groups.
 
     For a starting broker, before it serves; brokers that run through a change of the epoch remember their generations.
-    Raises StoreUnavailable.
+    A group with a key that cannot be read stops no start: its floor is stored if its hash can be read, and `on_faulty`
+    has the rest repeated. Raises StoreUnavailable, also if the names of a shard's groups cannot be read.
     """
     raised = 0
     if await begin_serving(store, failover_epoch):
         for shard in range(store.settings.coordinator_shards):
-            names = await store.command("HKEYS", store.shard_keys(shard).groups)
+            names = await _groups_of(store, shard)
             for at in range(0, len(names), _AT_ONCE):
-                groups = [group_of(store, name.decode()) for name in names[at : at + _AT_ONCE]]
-                calls = (_bump_after_failover(store, keys, failover_epoch, broker) for keys in groups)
-                raised += sum(await asyncio.gather(*calls))
+                groups = {keys.ref: keys for keys in (group_of(store, name) for name in names[at : at + _AT_ONCE])}
+                calls = {ref: _bump_after_failover(store, keys, failover_epoch, broker) for ref, keys in groups.items()}
+                bumped, faulty = await gather_readable(calls)
+                raised += sum(bumped.values())
+                log_faulty("generations", faulty)
+                for ref in faulty:
+                    on_faulty(groups[ref])
     await store.command("HSET", store.cluster_keys.info, _RAISED_IN, failover_epoch)
     return raised
+
+
+async def _groups_of(store: Store, shard: int) -> list[str]:
+    """The names of a shard's groups. Without them nobody can protect their generations, so the error names the key."""
+    key = store.shard_keys(shard).groups
+    try:
+        return [name.decode() for name in await store.command("HKEYS", key)]
+    except FaultyKeys as error:
+        raise StoreUnavailable(
+            f"the key {key} cannot be read, so lost generations may be used again: {error}"
+        ) from None
 
 
 async def _bump_after_failover(store: Store, keys: GroupKeys, failover_epoch: int, broker: str) -> int:
