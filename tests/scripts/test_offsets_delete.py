@@ -196,3 +196,16 @@ async def test_scenario_95_a_deleted_topics_offsets_vanish_in_all_groups(store: 
 
     assert await forget_topic(store, "default", "t1", 600) == 1
     assert await left(store, simple) == ["t1:600", "t2:0"]
+
+
+async def test_deleted_topics_offsets_vanish_in_all_groups_but_a_faulty_one(store: Store) -> None:
+    groups = [store.group_keys("default", name) for name in ("a", "b", "c")]
+    for keys in groups:
+        await given_group(store, keys, state="Empty", protocol_type="", members=(), subscribed=None)
+        await given_offsets(store, keys, "t1:0")
+    await store.command("SET", groups[1].offsets, "foreign")
+    index = next(shard for shard in range(50) if shard not in {keys.shard_keys.shard for keys in groups})
+    await store.command("SET", store.shard_keys(index).groups, "foreign")
+
+    assert await forget_topic(store, "default", "t1", 1, T1.topic_hex) == 2
+    assert [await left(store, keys) for keys in (groups[0], groups[2])] == [[], []]

@@ -15,9 +15,12 @@ from tidegate.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
+from tidegate.groups.retention import forget_topic
+from tidegate.groups.share import offsets as share_offsets
 from tidegate.log.partitions import create_partition, delete_partition
 from tidegate.settings import Settings
 from tidegate.store.keys import LogKeys
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.topics.catalog import Catalog, PartitionStorage, Topic
 from tidegate.topics.steps import new_topic_id
@@ -105,6 +108,88 @@ async def test_catalogue_is_text_for_people(store: Store, catalog: Catalog) -> N
         ).encode()
     )
     assert await store.command("HGET", "tidegate:{cluster}:topic:default:orders", "retention.ms") == b"1000"
+
+
+@pytest.fixture
+async def deleting(store: Store) -> AsyncIterator[Catalog]:
+    """A catalogue that removes the offsets of deleted topics from all groups, one of which has a foreign key."""
+
+    async def forget(org: str, name: str, topic_id: UUID, partition_count: int) -> None:
+        await forget_topic(store, org, name, partition_count, topic_id.hex)
+        await share_offsets.forget_topic(store, org, topic_id, partition_count)
+
+    for kind, group_id in (("classic", "broken"), ("share", "broken-share")):
+        keys = store.group_keys(ORG, group_id)
+        await store.command("HSET", keys.shard_keys.groups, keys.ref, f"{kind} Empty {kind}")
+        await store.command("HSET", keys.group, "state", "Empty", "type", kind)
+        for key in (keys.offsets, keys.shares):
+            await store.command("SET", key, "foreign")
+    opened = Catalog(store, store.settings, REAL, forget)
+    await opened.refresh()
+    yield opened
+    await opened.close()
+
+
+async def test_topic_is_deleted_and_created_again_beside_a_faulty_group(store: Store, deleting: Catalog) -> None:
+    first = await deleting.create(ORG, "orders", 2)
+    await deleting.delete(ORG, "orders")
+    second = await deleting.create(ORG, "orders", 2)
+
+    assert second.topic_id != first.topic_id
+    assert [await streams(store, topic) for topic in (first, second)] == [0, 2]
+
+
+async def test_left_over_faulty_topic_stops_no_other(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Catalog(store, store.settings, CutStorage(0).storage())
+    for name in ("a", "b"):
+        with pytest.raises(StoreUnavailable):
+            await dying.create(ORG, name, 1)
+
+    async def make(store: Store, keys: LogKeys) -> None:
+        if ":a:" in keys.log or "/a:" in keys.log:
+            raise FaultyKeys("WRONGTYPE")
+        await create_partition(store, keys)
+
+    tidy = Catalog(store, store.settings, PartitionStorage(make, delete_partition))
+    await tidy.refresh()
+    for _ in range(2):
+        await tidy.finish_left_over()
+
+    assert [topic.name for topic in tidy.topics(ORG)] == ["b"]
+
+
+async def test_foreign_field_among_the_topics_hides_no_topic(store: Store, catalog: Catalog) -> None:
+    topic = await catalog.create(ORG, "a", 1)
+    await store.command("HSET", store.cluster_keys.topics, "foreign", "1", f"{ORG}/a", "no record", f"{ORG}/x", "{}")
+    await catalog.create(ORG, "b", 1)
+    fresh = Catalog(store, store.settings, REAL)
+    await fresh.refresh()
+
+    assert [one.name for one in catalog.topics(ORG)] == ["a", "b"]
+    assert catalog.get(ORG, "a") == topic
+    assert [one.name for one in fresh.topics(ORG)] == ["b"]
+
+
+async def test_faulty_configs_of_one_topic_hide_no_other(store: Store, catalog: Catalog, other: Catalog) -> None:
+    """Its configs stay as they were; a broker that never read them serves it when they can be read."""
+    await catalog.create(ORG, "a", 1, {"retention.ms": "1000"})
+    await until(lambda: other.get(ORG, "a"))
+    key = store.cluster_keys.topic(ORG, "a")
+    await store.command("RENAME", key, "held")
+    await store.command("SET", key, "foreign")
+    await catalog.create(ORG, "b", 1)
+    fresh = Catalog(store, store.settings, REAL)
+    await fresh.refresh()
+
+    assert [topic.name for topic in fresh.topics(ORG)] == ["b"]
+    await until(lambda: other.get(ORG, "b"))
+    known = other.get(ORG, "a")
+    assert known is not None and known.config.retention_ms == 1000
+    await store.command("RENAME", "held", key)
+    await fresh.refresh()
+    assert [topic.name for topic in fresh.topics(ORG)] == ["a", "b"]
 
 
 async def test_creation_is_notified_to_another_broker(catalog: Catalog, other: Catalog) -> None:

@@ -19,10 +19,10 @@ from tidegate.groups.expire_and_retry import (
     group_script_keys,
     nobody,
 )
-from tidegate.store.calls import gather_each
+from tidegate.store.calls import gather_each, log_faulty
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
-from tidegate.store.outcome import Failure
+from tidegate.store.outcome import Failure, FaultyKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -75,6 +75,19 @@ def group_of(store: Store, ref: str) -> GroupKeys:
     """The keys of a group from its name in the shard's keys, `<org>/<percent-encoded group id>`."""
     org, _, encoded = ref.partition("/")
     return store.stored_group_keys(org, unquote(encoded))
+
+
+async def read_group_index(store: Store, shard: int, work: str, command: str = "HKEYS") -> Any:
+    """The names of a shard's groups, with HGETALL also their kinds; nothing if the index is a key of another type.
+
+    For work on all groups, which must not fail for a key of one shard. Raises StoreUnavailable.
+    """
+    key = store.shard_keys(shard).groups
+    try:
+        return await store.command(command, key)
+    except FaultyKeys as error:
+        log_faulty(work, {key: error})
+        return {}
 
 
 async def expire_group(store: Store, keys: GroupKeys, broker: str = "") -> None:

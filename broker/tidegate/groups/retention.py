@@ -10,9 +10,10 @@ import structlog
 
 from tidegate.errors import GroupIdNotFound, StoreUnavailable
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
-from tidegate.groups.expiry import group_of
+from tidegate.groups.expiry import group_of, read_group_index
 from tidegate.groups.offsets import offset_field, split_field
 from tidegate.settings import Settings
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.clocks import clock_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
@@ -27,6 +28,7 @@ FORGET_TOPIC = Script("groups/forget_topic")
 CHECK_INTERVAL_S: Final = 600.0
 _FIELDS_PER_SCRIPT_MAX: Final = 500
 _GROUPS_AT_ONCE: Final = 50
+_FORGET: Final = "offsets-of-deleted-topic"
 
 OnGone = Callable[[GroupKeys, str, Sequence[tuple[str, int]]], None]
 """Called when a group is deleted with its last offset: its own id, and the partitions that it had offsets of."""
@@ -135,19 +137,23 @@ async def forget_topic(store: Store, org: str, topic: str, partition_count: int,
     """Delete a deleted topic's offsets in every group of an organisation, subscribed to or not, in transactions too.
 
     `topic_id` in hex keeps the offsets of a later topic of the same name. Returns the number of offsets
-    deleted. Raises StoreUnavailable; callers must then repeat the call, which is safe.
+    deleted. Raises StoreUnavailable; callers must then repeat the call, which is safe. A group with a key that cannot
+    be read keeps its offsets, which name the topic's id.
     """
     fields = [offset_field(topic, partition) for partition in range(partition_count)]
     parts = [fields[at : at + _FIELDS_PER_SCRIPT_MAX] for at in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX)]
     forgotten = 0
     for shard in range(store.settings.coordinator_shards):
-        names = await store.command("HKEYS", store.shard_keys(shard).groups)
+        names = await read_group_index(store, shard, _FORGET)
         groups = [keys for keys in (group_of(store, name.decode()) for name in names) if keys.org == org]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             for part in parts:
-                calls = [
-                    store.run(FORGET_TOPIC, [keys.offsets, keys.group, keys.staged], topic_id, *part) for keys in batch
-                ]
-                forgotten += sum(gone for (gone,) in await asyncio.gather(*calls))
+                calls = {
+                    keys.ref: store.run(FORGET_TOPIC, [keys.offsets, keys.group, keys.staged], topic_id, *part)
+                    for keys in batch
+                }
+                replies, faulty = await gather_readable(calls)
+                log_faulty(_FORGET, faulty)
+                forgotten += sum(gone for (gone,) in replies.values())
     return forgotten

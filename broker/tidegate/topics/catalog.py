@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
@@ -27,12 +27,14 @@ from tidegate.settings import Settings
 from tidegate.store.batching import Coalescer, SingleFlight
 from tidegate.store.change_follower import ChangeFollower
 from tidegate.store.keys import RECORD_FORMAT
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
 from tidegate.topics.configs import TopicConfig
 from tidegate.topics.model import Record, Topic, TopicState
 from tidegate.topics.steps import OnDeletedOffsets, PartitionStorage, TopicSteps, new_topic_id
+from tidegate.topics.stored_topics import StoredTopics, pairs, read_topics
 
 __all__ = ["Catalog", "PartitionStorage", "Topic", "TopicConfig"]
 
@@ -72,7 +74,7 @@ class Catalog:
         self._topics: dict[str, dict[str, Topic]] = {}
         self._by_id: dict[tuple[str, UUID], Topic] = {}
         self._records: dict[str, Record] = {}
-        self._texts: dict[str, bytes] = {}
+        self._stored = StoredTopics()
         self._stored_version = _RELOAD
         self._refreshes: Coalescer[BaseException | None] = Coalescer(self._begin_refresh)
         self._refreshing: asyncio.Task[None] | None = None
@@ -180,26 +182,21 @@ class Catalog:
     async def _read(self) -> None:
         """Reads the version first, so that the contents read after it are at least as new."""
         stored = int(await self._store.command("HGET", self._keys.info, "topics_version") or 0)
-        if stored == self._stored_version:
+        if stored == self._stored_version and not self._stored.faulty_configs:
             return
-        listed = _pairs(await self._store.command("HGETALL", self._keys.topics))
+        listed = pairs(await self._store.command("HGETALL", self._keys.topics))
         if await self._restore_lost(self._records.keys() - dict(listed).keys()):
-            listed = _pairs(await self._store.command("HGETALL", self._keys.topics))
-        changed = [field for field, text in listed if self._texts.get(field) != text]
-        texts = dict(listed)
-        records = {field: self._records[field] for field in texts.keys() - changed}
-        records.update((field, Record.parse(texts[field])) for field in changed)
-        overrides = await self._read_overrides(field for field in changed if records[field].config)
-        for field in self._records.keys() - records.keys():
+            listed = pairs(await self._store.command("HGETALL", self._keys.topics))
+        found = await read_topics(self._store, listed, self._stored, self.get)
+        for field in self._records.keys() - found.records.keys():
             self._forget(field)
-        for field in changed:
-            self._forget(field, stays=records[field])
-            self._know(field, records[field], overrides.get(field, {}))
-        if changed or len(self._records) != len(records):
+        for field in found.changed:
+            self._forget(field, stays=found.records[field])
+            self._know(field, found.records[field], found.overrides.get(field, {}))
+        if found.changed or len(self._records) != len(found.records):
             self.version += 1
-        self._records, self._texts = records, texts
-        self._stored_version = stored
-        self.record_topics = sum(1 for record in records.values() if record.format == RECORD_FORMAT)
+        self._stored, self._records, self._stored_version = found, found.records, stored
+        self.record_topics = sum(1 for record in found.records.values() if record.format == RECORD_FORMAT)
 
     async def _restore_lost(self, missing: Iterable[str]) -> bool:
         """Store again the cached records that Redis has lost; True if there were any."""
@@ -208,18 +205,11 @@ class Catalog:
             org, name = field.split("/", 1)
             topic = self.get(org, name)
             if topic is not None and await self.steps.restore(
-                org, name, topic.topic_id, self._texts[field], topic.overrides
+                org, name, topic.topic_id, self._stored.texts[field], topic.overrides
             ):
                 logger.error("topic_restored", org=org, topic=name)
                 restored = True
         return restored
-
-    async def _read_overrides(self, fields: Iterable[str]) -> dict[str, dict[str, str]]:
-        wanted = list(fields)
-        replies = await asyncio.gather(
-            *(self._store.command("HGETALL", self._keys.topic(*field.split("/", 1))) for field in wanted)
-        )
-        return {field: dict(_pairs(reply, text=True)) for field, reply in zip(wanted, replies, strict=True)}
 
     def _know(self, field: str, record: Record, overrides: Mapping[str, str]) -> None:
         if record.state is not TopicState.READY:
@@ -372,7 +362,10 @@ class Catalog:
         )
         for field, record in self._left_over.items():
             if before.get(field) == record:
-                await self._finish_if(field, record.state)
+                try:
+                    await self._finish_if(field, record.state)
+                except FaultyKeys as error:
+                    logger.warning("topic_not_finished", topic=field, reason=str(error))
 
     async def _finish_if(self, field: str, state: TopicState) -> None:
         """Complete a topic's unfinished operation in `state`, once for concurrent callers. Raises StoreUnavailable."""
@@ -392,9 +385,3 @@ class Catalog:
         else:
             logger.info("topic_finished", org=org, topic=name, state=record.state.value)
         await self.refresh()
-
-
-def _pairs(reply: Any, text: bool = False) -> list[tuple[Any, Any]]:
-    """The items of a hash reply of RESP2 (flat) or RESP3 (mapping); names as text, values too with `text`."""
-    items = reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
-    return [(name.decode(), value.decode() if text else value) for name, value in items]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from tidegate.groups.expire_and_retry import BrokerName
-from tidegate.groups.expiry import group_of
+from tidegate.groups.expiry import group_of, read_group_index
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.groups.share.stored import TYPE
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.scripts import Script
@@ -27,6 +27,7 @@ ALTER_OFFSETS = Script("share/alter_offsets")
 _TRIES_MAX: Final = 5
 _GROUPS_AT_ONCE: Final = 200
 _PARTITIONS_AT_ONCE: Final = 500
+_FORGET: Final = "share-partitions-of-deleted-topic"
 
 
 async def is_share_group(store: Store, keys: GroupKeys) -> bool:
@@ -91,15 +92,19 @@ async def alter_offsets(store: Store, keys: GroupKeys, offsets: Mapping[SharePar
 
 
 async def forget_topic(store: Store, org: str, topic_id: UUID, partition_count: int) -> None:
-    """Remove the share-partitions of a deleted topic from every group. Raises StoreUnavailable; safe to repeat."""
+    """Remove the share-partitions of a deleted topic from every group. Raises StoreUnavailable; safe to repeat.
+
+    A group with a key that cannot be read keeps them: they are named by the topic's id.
+    """
     partitions = [SharePartition(topic_id, index) for index in range(partition_count)]
     for shard in range(store.settings.coordinator_shards):
-        listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+        listed = await read_group_index(store, shard, _FORGET, "HGETALL")
         groups = [group_of(store, name.decode()) for name, kind in listed.items() if kind.startswith(b"share ")]
         ours = [keys for keys in groups if keys.org == org]
         for at in range(0, len(ours), _GROUPS_AT_ONCE):
             part = ours[at : at + _GROUPS_AT_ONCE]
-            await asyncio.gather(*(_forget(store, keys, partitions) for keys in part))
+            _, faulty = await gather_readable({keys.ref: _forget(store, keys, partitions) for keys in part})
+            log_faulty(_FORGET, faulty)
 
 
 async def _forget(store: Store, keys: GroupKeys, partitions: Sequence[SharePartition]) -> None:
