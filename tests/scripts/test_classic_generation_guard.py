@@ -270,6 +270,7 @@ async def test_all_brokers_new_faulty_group_stops_no_start(world: World) -> None
     a, b = await world.stable("a", "b")
     broken = world.store.group_keys("default", "broken")
     await world.store.command("HSET", broken.shard_keys.groups, broken.ref, "classic Stable consumer")
+    await world.store.command("HSET", broken.shard_keys.groups, b"\xff", "foreign")
     await world.store.command("SET", broken.group, "foreign")
     await given_lost_writes(world)
 

@@ -11,11 +11,12 @@ from tests.support.clock import SteppedClock
 from tests.support.consumers import ConsumerWorld
 from tests.support.groups import World
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
-from tidegate.cluster.deadlines import HOLD_MS, TAKE_DUE
+from tidegate.cluster.deadlines import HOLD_MS, TAKE_DUE, Due
 from tidegate.errors import StoreUnavailable
 from tidegate.groups import configs, expiry
 from tidegate.groups.configs import ASSIGNMENT_INTERVAL
 from tidegate.settings import Settings
+from tidegate.store.keys import GroupKeys
 from tidegate.transactions.completion import Completion
 from tidegate.transactions.listing import list_transactions
 from tidegate.transactions.model import State
@@ -123,6 +124,95 @@ async def test_sweep_clock_stepped_back_redis_is_lost_on_the_way_is_limited_late
     assert len(await world.members()) == 1
     due = await world.store.command("ZRANGE", world.keys.shard_keys.deadlines, 0, -1)
     assert not [item for item in due if item.startswith(b"clock|")]
+
+
+async def given_faulty(world: World, kind: str = "classic") -> GroupKeys:
+    """A group of the same shard with a key of another type; its deadline is due, and its name is the first."""
+    shard = world.keys.shard_keys.shard
+    names = (world.store.group_keys("default", f"a{number}") for number in range(10_000))
+    keys = next(one for one in names if one.shard_keys.shard == shard)
+    index = [keys.ref, f"{kind} Stable consumer", b"\xff", b"\xff"]
+    await world.store.command("HSET", keys.shard_keys.groups, *index)
+    for key in (keys.group, keys.members, keys.sessions, keys.consumers, keys.consumer_sessions):
+        await world.store.command("SET", key, "foreign")
+    return keys
+
+
+async def clock_items(world: World) -> list[bytes]:
+    """The steps of Redis's clock that are not handled yet."""
+    due = await world.store.command("ZRANGE", world.keys.shard_keys.deadlines, 0, -1)
+    return [item for item in due if item.startswith(b"clock|")]
+
+
+@pytest.mark.parametrize("kind", ["classic", "consumer"])
+async def test_sweep_clock_stepped_back_faulty_group_delays_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(expiry, "_AT_ONCE", 1)
+    await given_swept(world)
+    await given_faulty(world, kind)
+    await world.clock.advance(-120_000)
+    await pass_time(world, 11_000, "a")
+
+    assert len(await world.members()) == 1
+    assert not await clock_items(world)
+
+
+async def test_sweep_clock_step_that_cannot_be_handled_delays_no_deadline(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_swept(world)
+    await world.store.command("ZADD", world.keys.shard_keys.deadlines, 1, "clock|120000")
+    handled = []
+
+    async def lost(*_: object) -> int:
+        raise StoreUnavailable("Redis is stopped")
+
+    async def expire(due: list[Due]) -> None:
+        handled.extend(due)
+
+    await world.clock.advance(10_000)
+    deadlines = world.brokers[0].expiry.deadlines
+    monkeypatch.setattr(expiry, "clamp_deadlines", lost)
+    monkeypatch.setattr(deadlines, "_on_due", expire)
+    with pytest.raises(StoreUnavailable):
+        await sweep(world)
+
+    assert Due("session", world.keys.ref) in handled
+    assert await clock_items(world) == [b"clock|120000"]
+
+
+async def test_sweep_foreign_items_delay_no_deadline(world: World) -> None:
+    await given_swept(world)
+    deadlines = world.keys.shard_keys.deadlines
+    foreign = ["no kind", "clock|no number", b"\xff|x"]
+    for item in foreign:
+        await world.store.command("ZADD", deadlines, 1, item)
+    await pass_time(world, 12_000, "a")
+
+    assert len(await world.members()) == 1
+    left = await world.store.command("ZRANGE", deadlines, 0, -1)
+    assert not {b"no kind", b"clock|no number", b"\xff|x"} & {*left}
+
+
+async def test_session_grace_faulty_group_denies_it_to_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "_AT_ONCE", 1)
+    await given_swept(world)
+    await given_faulty(world)
+
+    assert await expiry.grant_session_grace(world.store, world.keys.shard_keys.shard) == 2
+
+
+async def test_verified_index_faulty_group_stops_no_other(world: World) -> None:
+    await given_swept(world)
+    await given_faulty(world)
+    keys = world.keys.shard_keys
+    await world.store.command("DEL", keys.deadlines)
+    await world.store.command("ZADD", keys.deadlines, 1, b"\xff|x")
+
+    await expiry.verify_index(world.store, keys.shard)
+
+    assert await world.store.command("ZSCORE", keys.deadlines, f"session|{world.keys.ref}")
 
 
 async def sweep_consumers(consumers: ConsumerWorld) -> None:

@@ -171,6 +171,24 @@ async def test_deletion_of_a_group_is_an_event(clock: SteppedClock, clock_store:
     assert (event[b"kind"], event[b"group"], event[b"broker"]) == (b"deleted", keys.ref.encode(), b"1")
 
 
+@pytest.mark.parametrize("kind", ["group", "offsets"])
+async def test_sweep_faulty_group_stops_no_other(
+    clock: SteppedClock, clock_store: Store, keys: GroupKeys, kind: str
+) -> None:
+    shard = keys.shard_keys.shard
+    same_shard = (clock_store.group_keys("default", f"g{number}") for number in range(10_000))
+    broken = next(one for one in same_shard if one.shard_keys.shard == shard)
+    for one in (broken, keys):
+        await given_group(clock_store, one, state="Empty", protocol_type="", members=(), subscribed=None)
+        await given_offset(clock_store, one, "t1:0", clock.now_ms - WEEK_MS)
+    await clock_store.command("SET", getattr(broken, kind), "foreign")
+    await clock_store.command("HSET", keys.shard_keys.groups, b"\xff", "foreign")
+    await clock_store.command("SET", clock_store.shard_keys((shard + 1) % 50).groups, "foreign")
+
+    assert await sweep(clock_store, [(shard + 1) % 50, shard], "1") == 1
+    assert not await clock_store.command("EXISTS", keys.group)
+
+
 async def test_two_brokers_sweep_at_once(
     clock: SteppedClock, clock_store: Store, keys: GroupKeys, settings: Settings
 ) -> None:

@@ -39,6 +39,16 @@ class Due:
     kind: str
     name: str
 
+    @classmethod
+    def parse(cls, item: bytes) -> Due | None:
+        """The item as it is stored; None for one that no broker wrote."""
+        try:
+            kind, separator, name = item.decode().partition("|")
+        except UnicodeDecodeError:
+            return None
+        is_ours = name.isdecimal() if kind == CLOCK_KIND else separator
+        return cls(kind, name) if is_ours else None
+
 
 class Deadlines:
     """Polls every shard about once a second, earlier if a deadline is known to be due.
@@ -111,11 +121,26 @@ class Deadlines:
             self._next_poll[shard] = loop.time() + max(until_ms, _POLL_MIN_MS) / 1000
         if not items:
             return
-        due = [Due(*item.decode().split("|", 1)) for item in items]
-        for item in due:
-            if item.kind == CLOCK_KIND:
-                await self._stepped_back(shard, item)
+        due, failure = list[Due](), None
+        for item in items:
+            one = Due.parse(item)
+            if one is None:
+                await self._remove_foreign(deadlines, item)
+                continue
+            due.append(one)
+            if one.kind == CLOCK_KIND:
+                try:
+                    await self._stepped_back(shard, one)
+                except Exception as error:  # noqa: BLE001 - it is raised when the deadlines are handled, too
+                    failure = error
         await self._on_due(due)
+        if failure is not None:
+            raise failure
+
+    async def _remove_foreign(self, deadlines: str, item: bytes) -> None:
+        """Remove an item that no broker wrote: taken each time again, many of them would leave no room for others."""
+        logger.warning("foreign_deadline_removed", key=deadlines, item=repr(item))
+        await self._store.command("ZREM", deadlines, item)
 
     async def _stepped_back(self, shard: int, item: Due) -> None:
         if self._on_stepped_back is not None:

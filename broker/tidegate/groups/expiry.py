@@ -19,7 +19,7 @@ from tidegate.groups.expire_and_retry import (
     group_script_keys,
     nobody,
 )
-from tidegate.store.calls import gather_each, log_faulty
+from tidegate.store.calls import gather_each, gather_readable, log_faulty
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.outcome import Failure, FaultyKeys
@@ -77,17 +77,31 @@ def group_of(store: Store, ref: str) -> GroupKeys:
     return store.stored_group_keys(org, unquote(encoded))
 
 
-async def read_group_index(store: Store, shard: int, work: str, command: str = "HKEYS") -> Any:
-    """The names of a shard's groups, with HGETALL also their kinds; nothing if the index is a key of another type.
+async def read_group_names(store: Store, shard: int, work: str) -> list[str]:
+    """The names of a shard's groups, for work on all groups: none if the key is of another type.
 
-    For work on all groups, which must not fail for a key of one shard. Raises StoreUnavailable.
+    Raises StoreUnavailable.
     """
+    return [decode_name(name) for name in await _read_index(store, shard, work, "HKEYS")]
+
+
+async def read_group_kinds(store: Store, shard: int, work: str) -> dict[str, bytes]:
+    """The same with what the index has of each group: its type, state and protocol type."""
+    return {decode_name(name): kind for name, kind in (await _read_index(store, shard, work, "HGETALL")).items()}
+
+
+async def _read_index(store: Store, shard: int, work: str, command: str) -> Any:
     key = store.shard_keys(shard).groups
     try:
         return await store.command(command, key)
     except FaultyKeys as error:
         log_faulty(work, {key: error})
         return {}
+
+
+def decode_name(name: bytes) -> str:
+    """A group's name in the shard's keys; one that no broker wrote becomes the name of a group that does not exist."""
+    return name.decode(errors="replace")
 
 
 async def expire_group(store: Store, keys: GroupKeys, broker: str = "") -> None:
@@ -103,10 +117,16 @@ async def grant_session_grace(store: Store, shard: int) -> int:
     """
     groups, granted_grace = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
-        part = groups[at : at + _AT_ONCE]
-        calls = (store.run(GRANT_SESSION_GRACE, names) for keys, _ in part for names in _session_keys(keys))
-        granted_grace += sum([count for (count,) in await asyncio.gather(*calls)])
+        calls = {keys.ref: _grant_to_group(store, keys) for keys, _ in groups[at : at + _AT_ONCE]}
+        granted, faulty = await gather_readable(calls)
+        log_faulty("session-grace", faulty)
+        granted_grace += sum(granted.values())
     return granted_grace
+
+
+async def _grant_to_group(store: Store, keys: GroupKeys) -> int:
+    replies = await asyncio.gather(*(store.run(GRANT_SESSION_GRACE, names) for names in _session_keys(keys)))
+    return sum(count for (count,) in replies)
 
 
 def _session_keys(keys: GroupKeys) -> tuple[list[str], list[str]]:
@@ -121,8 +141,10 @@ async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
     """
     groups, clamped = await _groups_with_members(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
-        calls = (_clamp_group(store, keys, kind, broker) for keys, kind in groups[at : at + _AT_ONCE])
-        clamped += sum(await asyncio.gather(*calls))
+        calls = {keys.ref: _clamp_group(store, keys, kind, broker) for keys, kind in groups[at : at + _AT_ONCE]}
+        counts, faulty = await gather_readable(calls)
+        log_faulty("deadlines-after-clock-step", faulty)
+        clamped += sum(counts.values())
     return clamped
 
 
@@ -141,7 +163,7 @@ async def _groups_with_members(store: Store, shard: int) -> list[tuple[GroupKeys
     """The groups of a shard that have members, each with its type."""
     listed = await store.command("HGETALL", store.shard_keys(shard).groups)
     return [
-        (group_of(store, name.decode()), kind.partition(b" ")[0].decode())
+        (group_of(store, decode_name(name)), kind.partition(b" ")[0].decode(errors="replace"))
         for name, kind in listed.items()
         if _EMPTY not in kind
     ]
@@ -157,12 +179,17 @@ async def verify_index(store: Store, shard: int, broker: str = "") -> int:
     listed, deadlines = await read_in_order(
         store, store.command, ("HGETALL", keys.groups), ("ZRANGE", keys.deadlines, 0, -1)
     )
-    due = {Due(*item.decode().split("|", 1)) for item in deadlines if b"|" in item}
-    with_members = {name.decode() for name, kind in listed.items() if _EMPTY not in kind and kind.startswith(_CLASSIC)}
+    due = {one for item in deadlines if (one := Due.parse(item)) is not None}
+    with_members = {
+        decode_name(name) for name, kind in listed.items() if _EMPTY not in kind and kind.startswith(_CLASSIC)
+    }
     lacking = with_members - {one.name for one in due if one.kind == _SESSION}
-    lacking |= {one.name for one in due if one.kind in KINDS} - {name.decode() for name in listed}
+    lacking |= {one.name for one in due if one.kind in KINDS} - {decode_name(name) for name in listed}
     for ref in sorted(lacking):
-        await expire_group(store, group_of(store, ref), broker)
+        try:
+            await expire_group(store, group_of(store, ref), broker)
+        except FaultyKeys as error:
+            log_faulty("group-index", {ref: error})
     return len(lacking)
 
 

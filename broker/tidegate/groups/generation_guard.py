@@ -26,7 +26,7 @@ import structlog
 from tidegate.cluster.clean_shutdown import begin_serving
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.expire_and_retry import BrokerName, group_script_args, group_script_keys, nobody
-from tidegate.groups.expiry import group_of
+from tidegate.groups.expiry import decode_name, group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.model import GroupState
 from tidegate.groups.waiters import GroupStatus
@@ -274,7 +274,7 @@ async def _groups_of(store: Store, shard: int) -> list[str]:
     """The names of a shard's groups. Without them nobody can protect their generations, so the error names the key."""
     key = store.shard_keys(shard).groups
     try:
-        return [name.decode() for name in await store.command("HKEYS", key)]
+        return [decode_name(name) for name in await store.command("HKEYS", key)]
     except FaultyKeys as error:
         raise StoreUnavailable(
             f"the key {key} cannot be read, so lost generations may be used again: {error}"

@@ -10,7 +10,7 @@ import structlog
 
 from tidegate.errors import GroupIdNotFound, StoreUnavailable
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
-from tidegate.groups.expiry import group_of, read_group_index
+from tidegate.groups.expiry import group_of, read_group_names
 from tidegate.groups.offsets import offset_field, split_field
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_readable, log_faulty
@@ -28,6 +28,7 @@ FORGET_TOPIC = Script("groups/forget_topic")
 CHECK_INTERVAL_S: Final = 600.0
 _FIELDS_PER_SCRIPT_MAX: Final = 500
 _GROUPS_AT_ONCE: Final = 50
+_SWEEP: Final = "offsets-retention"
 _FORGET: Final = "offsets-of-deleted-topic"
 
 OnGone = Callable[[GroupKeys, str, Sequence[tuple[str, int]]], None]
@@ -77,11 +78,13 @@ async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGon
     """Expire offsets in every group of some shards. Returns the number of offsets deleted. Raises StoreUnavailable."""
     expired = 0
     for shard in shards:
-        names = await store.command("HKEYS", store.shard_keys(shard).groups)
-        groups = [keys for keys in (group_of(store, name.decode()) for name in names) if _agrees(store, keys)]
+        names = await read_group_names(store, shard, _SWEEP)
+        groups = [keys for keys in (group_of(store, name) for name in names) if _agrees(store, keys)]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
-            expired += sum(await asyncio.gather(*(expire(store, keys, broker, on_gone) for keys in batch)))
+            counts, faulty = await gather_readable({keys.ref: expire(store, keys, broker, on_gone) for keys in batch})
+            log_faulty(_SWEEP, faulty)
+            expired += sum(counts.values())
     return expired
 
 
@@ -144,8 +147,8 @@ async def forget_topic(store: Store, org: str, topic: str, partition_count: int,
     parts = [fields[at : at + _FIELDS_PER_SCRIPT_MAX] for at in range(0, len(fields), _FIELDS_PER_SCRIPT_MAX)]
     forgotten = 0
     for shard in range(store.settings.coordinator_shards):
-        names = await read_group_index(store, shard, _FORGET)
-        groups = [keys for keys in (group_of(store, name.decode()) for name in names) if keys.org == org]
+        names = await read_group_names(store, shard, _FORGET)
+        groups = [keys for keys in (group_of(store, name) for name in names) if keys.org == org]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             for part in parts:

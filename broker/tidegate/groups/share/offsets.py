@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from tidegate.groups.expire_and_retry import BrokerName
-from tidegate.groups.expiry import group_of, read_group_index
+from tidegate.groups.expiry import group_of, read_group_kinds
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.groups.share.coordinator import ShareGroups
@@ -98,8 +98,8 @@ async def forget_topic(store: Store, org: str, topic_id: UUID, partition_count: 
     """
     partitions = [SharePartition(topic_id, index) for index in range(partition_count)]
     for shard in range(store.settings.coordinator_shards):
-        listed = await read_group_index(store, shard, _FORGET, "HGETALL")
-        groups = [group_of(store, name.decode()) for name, kind in listed.items() if kind.startswith(b"share ")]
+        listed = await read_group_kinds(store, shard, _FORGET)
+        groups = [group_of(store, name) for name, kind in listed.items() if kind.startswith(b"share ")]
         ours = [keys for keys in groups if keys.org == org]
         for at in range(0, len(ours), _GROUPS_AT_ONCE):
             part = ours[at : at + _GROUPS_AT_ONCE]
