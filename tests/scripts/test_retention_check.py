@@ -166,3 +166,47 @@ async def test_retention_removes_the_item_of_a_deleted_partition(written: AgedLo
     retention = Retention(written.store, written.store.settings, lambda org, name: TOPIC, written.logs.partition)
     assert await retention.run_due() == 1
     assert await in_upkeep(written.logs) == 0
+
+
+@pytest.mark.parametrize("item", [b"foreign", b"default/t:x:00", b"t:0:00", b"\xff/t:0:00"])
+async def test_retention_foreign_item_is_removed_and_delays_no_partition(written: AgedLog, item: bytes) -> None:
+    await written.logs._sweep()
+    await written.store.command("ZADD", written.store.cluster_keys.upkeep, 0, item)
+    assert await in_upkeep(written.logs) == 2
+    topic = topic_of(retention_ms=DAY_MS)
+    retention = Retention(written.store, written.store.settings, lambda org, name: topic, written.logs.partition)
+    assert await retention.run_due() == 2
+
+    assert (await written.check()).log_start == 1
+    assert await in_upkeep(written.logs) == 1
+
+
+async def test_retention_faulty_log_of_a_deleted_topic_delays_no_partition(written: AgedLog) -> None:
+    await written.logs._sweep()
+    gone = written.store.log_keys("default", "gone", 0, "00" * 16)
+    await written.store.command("SET", gone.meta, "foreign")
+    await written.store.command("ZADD", written.store.cluster_keys.upkeep, 0, f"default/gone:0:{'00' * 16}")
+    await in_upkeep(written.logs)
+    topic = topic_of(retention_ms=DAY_MS)
+    find = {"orders": topic}.get
+    retention = Retention(written.store, written.store.settings, lambda org, name: find(name), written.logs.partition)
+    assert await retention.run_due() == 2
+
+    assert (await written.check()).log_start == 1
+
+
+async def test_retention_faulty_log_delays_no_partition(written: AgedLog, settings: Settings) -> None:
+    await given_log(written.store, index=1)
+    now_ms = written.store.clock.now_ms()
+    for timestamp in (now_ms - 2 * DAY_MS, now_ms):
+        await append(written.logs.partition(TOPIC, 1), timestamp=timestamp)
+    await written.logs._sweep()
+    assert await in_upkeep(written.logs) == 2
+    for key in (written.keys.log, written.keys.meta):
+        await written.store.command("DEL", key)
+        await written.store.command("SET", key, "foreign")
+    topic = replace(topic_of(retention_ms=DAY_MS), partition_count=2)
+    async with broker(settings) as others:
+        retention = Retention(others.store, settings, lambda org, name: topic, others.partition)
+        assert await retention.run_due() == 2
+        assert (await others.partition(topic, 1).end_offset()).log_start_offset == 1

@@ -17,6 +17,7 @@ from tidegate.log.record_format.record_log import RecordLog
 from tidegate.log.retention import apply_retention
 from tidegate.log.retention_check import check_retention
 from tidegate.settings import Settings
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -87,12 +88,16 @@ class Retention:
         if not self._store.clock.agrees:
             return 0
         upkeep = self._store.cluster_keys.upkeep
-        items: list[Any]
-        (items,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)
+        taken: list[Any]
+        (taken,) = await self._store.run(TAKE_UPKEEP, [upkeep], _TAKE_ITEMS, self._interval_ms)
+        items = [item for item in taken if _parse(item) is not None]
+        for item in set(taken).difference(items):
+            logger.warning("foreign_upkeep_removed", item=repr(item))
+            await self._store.command("ZREM", upkeep, item)
         for item, is_due in zip(items, await asyncio.gather(*map(self._is_due, items)), strict=True):
             if is_due:
                 await self._process(item)
-        return len(items)
+        return len(taken)
 
     async def _is_due(self, item: bytes) -> bool:
         """Whether the log must be loaded, or its item removed; False if Redis does not answer: it is checked later."""
@@ -129,10 +134,13 @@ class Retention:
 
     async def _exists(self, item: str) -> bool:
         """Whether the partition is in Redis: another broker may just have made it. Raises StoreUnavailable."""
-        name, partition, topic_hex = item.rsplit(":", 2)
-        org, topic_name = name.split("/", 1)
-        keys = self._store.log_keys(org, topic_name, int(partition), topic_hex)
-        return bool(await self._store.command("HGET", keys.meta, "state") == b"ready")
+        parsed = _parse(item.encode())
+        if parsed is None:
+            return False
+        try:
+            return bool(await self._store.command("HGET", self._store.log_keys(*parsed).meta, "state") == b"ready")
+        except FaultyKeys:
+            return True
 
     def _log_of(self, item: str) -> PartitionLog | RecordLog | None:
         """The log that an item names, if the topic still has that id."""
@@ -141,12 +149,24 @@ class Retention:
 
     def _partition_of(self, item: str) -> tuple[Topic, int] | None:
         """The partition that an item names, if the topic still has that id."""
-        name, partition, topic_hex = item.rsplit(":", 2)
-        org, topic_name = name.split("/", 1)
-        topic = self._find_topic(org, topic_name)
-        if topic is None or topic.topic_hex != topic_hex or int(partition) >= topic.partition_count:
+        parsed = _parse(item.encode())
+        if parsed is None:
             return None
-        return topic, int(partition)
+        org, name, partition, topic_hex = parsed
+        topic = self._find_topic(org, name)
+        if topic is None or topic.topic_hex != topic_hex or partition >= topic.partition_count:
+            return None
+        return topic, partition
+
+
+def _parse(item: bytes) -> tuple[str, str, int, str] | None:
+    """Organisation, topic, partition and topic id of an item of `upkeep_item`; None if no broker wrote it."""
+    try:
+        name, partition, topic_hex = item.decode().rsplit(":", 2)
+        org, topic_name = name.split("/", 1)
+        return org, topic_name, int(partition), topic_hex
+    except ValueError:
+        return None
 
 
 def upkeep_item(topic: Topic, index: int) -> str:

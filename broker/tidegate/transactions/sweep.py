@@ -86,7 +86,7 @@ class TransactionSweep:
         except StoreUnavailable as error:  # in Redis Cluster other shards may be available
             logger.info("transactions_not_swept", shard=shard, reason=str(error))
             return
-        await asyncio.gather(*(self._handle(ref.decode()) for ref in refs))
+        await asyncio.gather(*(self._handle(ref.decode(errors="replace")) for ref in refs))
 
     async def _handle(self, ref: str) -> None:
         try:
