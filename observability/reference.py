@@ -36,7 +36,8 @@ software that ApiVersions names (KIP-511): {software}; `other` for any other nam
 
 One elected broker exports the metrics of groups, topics and Redis. It holds a lease, samples lag every
 `lag_sample_interval_ms` (0: no broker samples), and its `tidegate_cluster_exported` is 1. Values come from the last
-completed sampling round; `tidegate_cluster_sampled_timestamp_seconds` is its start time.
+completed sampling round; `tidegate_cluster_sampled_timestamp_seconds` is its start time. If no round was completed for
+three intervals (or three times the length of a longer round), there are no values and `tidegate_cluster_exported` is 0.
 
 **Hand-over.** When that broker leaves, the next one takes the lease within a quarter of `lag_sample_interval_ms` (after
 a crash: within one interval) and exports nothing for 15 s. With a scrape interval of at most 15 s
@@ -44,7 +45,8 @@ no scrape finds a series at two brokers, and for about that long it finds none. 
 `max without (instance, pod) (...)`, as the recording rules do.
 
 **Limits.** Groups and topics are labels. At most `metrics_groups_max` groups and ten times as many partitions of
-groups, and as many of topics, are exported, in order of their names; `tidegate_series_left_out` counts the others.
+groups, and as many of topics, are exported, in order of their names; `tidegate_series_left_out` counts the others,
+and those that cannot be read because somebody gave a key another type.
 `tidegate_groups` counts all groups.
 
 **Lag** is the number of offsets between the committed offset and the log end. Transaction markers have offsets, so they

@@ -71,8 +71,12 @@ def lag_sampler(store: Store, settings: Settings, catalog: Catalog, lease: Broke
         store, settings, catalog.get, consumer_blobs.assigned_partitions, lease.name, page, handover_ms=HANDOVER_MS
     )
     exporting = sampler.singleton_lease
-    metrics.cluster_page = lambda: page.text if exporting.is_past_handover else ()
-    metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(exporting.is_past_handover)})
+
+    def is_exported() -> bool:
+        return exporting.is_past_handover and page.is_current
+
+    metrics.cluster_page = lambda: page.text if is_exported() else ()
+    metrics.sample(declared.CLUSTER_EXPORTED, lambda: {(): float(is_exported())})
     metrics.sample(declared.LAG_SAMPLES, lambda: {(): sampler.taken})
     metrics.sample(declared.LAG_ROUND_SECONDS, lambda: {(): sampler.round_s})
     return sampler

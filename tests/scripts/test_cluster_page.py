@@ -15,6 +15,7 @@ from tests.support.markers import build_marker
 from tests.support.scraping import OPENMETRICS, Scrape
 from tests.support.whole_broker import ClientOf, WholeBroker
 from tidegate.cluster.broker_lease import BrokerInfo
+from tidegate.errors import StoreUnavailable
 from tidegate.log.retention import delete_records
 from tidegate.monitoring import cluster_metrics
 from tidegate.monitoring.cluster_metrics import ClusterPage
@@ -130,6 +131,59 @@ async def test_lag_is_exported_under_three_sets_of_names(broker: WholeBroker, cl
     size = found.one("kminion_kafka_topic_log_dir_size_total_bytes", topic_name="orders")
     assert found.one("tidegate_org_redis_bytes", org="default") == size
     assert topic.partition_count == 3
+
+
+async def test_page_faulty_keys_leave_out_no_other_group_or_topic(broker: WholeBroker) -> None:
+    topics = [await broker.create(name, remote_storage_enable="true") for name in ("a", "b")]
+    for name in ("a-broken", "whole"):
+        await of_group(broker, name).commit("b", 0)
+    store = broker.store
+    shard = store.group_keys("default", "whole").shard_keys.shard
+    for key in (
+        store.group_keys("default", "a-broken").offsets,
+        store.log_keys("default", "a", 0, topics[0].topic_hex).log,
+        store.shard_keys((shard + 1) % 50).events,
+    ):
+        await store.command("DEL", key)
+        await store.command("SET", key, "foreign")
+    found = await ExportingBroker(broker).scrape()
+
+    assert found.one("tidegate_group_topic_lag_records", group="whole", topic="b") == 0
+    assert found.one("tidegate_partition_log_end_offset", topic="b", partition="0") == 0
+    assert {what: found.one("tidegate_series_left_out", what=what) for what in cluster_metrics.LEFT_OUT_KINDS} == {
+        "groups": 0, "group_partitions": 0, "partitions": 0,
+        "unreadable_groups": 1, "unreadable_partitions": 1, "unreadable_shards": 1,
+    }  # fmt: skip
+
+
+async def test_page_is_exported_while_rounds_are_completed(
+    broker: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of long ago looks like news: no values, and the metric that says so, are better."""
+    await broker.create("t")
+    await of_group(broker, "apps").commit("t", 0)
+    exporting = ExportingBroker(broker)
+    page, now_s = exporting.page, asyncio.get_running_loop().time()
+    monkeypatch.setattr(page, "_clock", lambda: now_s)
+    assert not page.is_current
+    await exporting.scrape()
+    assert page.is_current and page.text
+    now_s += 3 * LEASE_MS / 1000 - 1
+    assert page.is_current
+
+    async def fails(_: object) -> None:
+        raise StoreUnavailable("Redis is away")
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(page, "_report_topics", fails)
+        for _ in range(6):
+            with pytest.raises(StoreUnavailable):
+                await exporting.sampler.sample()
+            now_s += LEASE_MS / 1000
+        assert not page.is_current
+
+    await exporting.scrape()
+    assert page.is_current
 
 
 async def test_markers_of_transactions_count_as_offsets(broker: WholeBroker) -> None:
@@ -298,9 +352,11 @@ async def test_bounds_leave_out_and_count(broker: WholeBroker, monkeypatch: pyte
     assert len(found.all("tidegate_group_lag_records")) == 2  # of one group: the other's two are one too many
     assert len(found.all("tidegate_group_topic_lag_records")) == 4  # sums are exported all the same
     assert {dict(key)["topic"] for key in found.all("tidegate_topic_partitions")} == {"a"}
-    assert found.all("tidegate_series_left_out") == {
-        (("what", "groups"),): 1, (("what", "group_partitions"),): 2, (("what", "partitions"),): 2,
+    assert {what: found.one("tidegate_series_left_out", what=what) for what in cluster_metrics.LEFT_OUT_KINDS} == {
+        "groups": 1, "group_partitions": 2, "partitions": 2,
+        "unreadable_groups": 0, "unreadable_partitions": 0, "unreadable_shards": 0,
     }  # fmt: skip
+    assert len(found.all("tidegate_series_left_out")) == len(cluster_metrics.LEFT_OUT_KINDS)
     assert found.one("tidegate_groups", state="Empty") == 3
 
 

@@ -406,6 +406,66 @@ async def test_time_of_a_record_is_the_brokers_where_it_stamps(broker: WholeBrok
     assert times["next_time"] == times["head_time"] and int(times["head_time"]) > 1_600_000_000_000
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"), [("group", b""), ("offsets", b""), ("offsets", b"foreign"), ("assignments", b"")]
+)
+async def test_sample_faulty_group_stops_no_other(
+    broker: WholeBroker, topic: Topic, clock: SteppedClock, kind: str, value: bytes
+) -> None:
+    """A key of another type, or a field that no broker wrote."""
+    for name in ("a-broken", "whole"):
+        member = await of_group(broker, name)
+        await member.own("t", 0)
+        await member.commit("t", 1)
+    keys = broker.store.group_keys("default", "a-broken")
+    key = getattr(keys, kind)
+    held = await broker.store.command("DUMP", key)
+    if value:
+        await broker.store.command("HSET", key, value, value)
+    else:
+        await broker.store.command("SET", key, "foreign")
+    await broker.store.command("HSET", keys.shard_keys.groups, b"\xff", "foreign")
+    taking = sampler(broker)
+    await taking.sample()
+
+    assert [entry["group"] for entry in await samples(broker.store)] == ["default/whole"]
+    assert [*taking._reader.unreadable["unreadable_groups"]] == [keys.ref]
+    await broker.store.command("RESTORE", key, 0, held, "REPLACE")
+    await clock.advance(1_000)
+    await taking.sample()
+    assert (await samples(broker.store))[-1]["group"] == keys.ref
+    assert not taking._reader.unreadable
+
+
+async def test_sample_faulty_log_stops_no_other(broker: WholeBroker, topic: Topic) -> None:
+    for index in (0, 1):
+        await broker.client().commit("t", 1, index=index)
+    keys = broker.store.log_keys("default", "t", 0, topic.topic_hex)
+    await broker.store.command("SET", keys.log, "foreign")
+    taking = sampler(broker)
+    await taking.sample()
+
+    [entry] = await samples(broker.store)
+    assert {"t:0", "t:1"} & {*entry} == {"t:1"}
+    assert [*taking._reader.unreadable["unreadable_partitions"]] == ["default/t:0"]
+
+
+async def test_sample_faulty_index_of_a_shard_and_foreign_notes_stop_no_other(
+    broker: WholeBroker, topic: Topic
+) -> None:
+    await broker.client().commit("t", 1)
+    mine = broker.store.group_keys("default", "orders").shard_keys.shard
+    index = broker.store.shard_keys((mine + 1) % 50).groups
+    await broker.store.command("SET", index, "foreign")
+    for notes in (broker.store.cluster_keys.changed_logs, broker.store.cluster_keys.changed_groups):
+        await broker.store.command("ZADD", notes, 1, "foreign", 1, b"\xff")
+    taking = sampler(broker)
+    await taking.sample()
+
+    assert len(await samples(broker.store)) == 1
+    assert [*taking._reader.unreadable["unreadable_shards"]] == [index]
+
+
 def during(monkeypatch: pytest.MonkeyPatch, taking: LagSampler, *happens: Callable[[], Awaitable[Any]]) -> None:
     """Let things happen once, after commits were read and before the logs are looked at."""
     reader = taking._reader

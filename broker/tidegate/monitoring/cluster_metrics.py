@@ -6,6 +6,7 @@ topics beyond the limits in the settings are counted, but get no series of their
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +15,18 @@ from typing import Final
 from tidegate.groups.share.records import InFlight
 from tidegate.monitoring.drain_estimate import DrainEstimates
 from tidegate.monitoring.exporters import ForeignNames, TopicLag
-from tidegate.monitoring.lag_reading import GroupRead, LagReader, LogEndsReadings, Place
+from tidegate.monitoring.lag_reading import (
+    UNREADABLE_GROUPS,
+    UNREADABLE_PARTITIONS,
+    UNREADABLE_SHARDS,
+    GroupRead,
+    LagReader,
+    LogEndsReadings,
+    Place,
+)
 from tidegate.monitoring.rebalance_counts import RebalanceCounts
 from tidegate.settings import Settings
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.server_facts import server_facts
 from tidegate.store.store import Store
 from tidegate.telemetry import declared_cluster as own
@@ -26,6 +36,11 @@ from tidegate.topics.model import Topic
 
 PARTITIONS_PER_GROUP: Final = 10
 """Partitions of groups, and of topics, on the page: so many times `metrics_groups_max`."""
+LEFT_OUT_KINDS: Final = (
+    "groups", "group_partitions", "partitions", UNREADABLE_GROUPS, UNREADABLE_PARTITIONS, UNREADABLE_SHARDS,
+)  # fmt: skip
+CURRENT_ROUNDS: Final = 3
+"""A page is current for so many intervals, or durations of its round, after the round was completed."""
 _TOPICS_AT_ONCE: Final = 20
 
 
@@ -56,6 +71,15 @@ class ClusterPage:
         self._rebalances = RebalanceCounts(store, settings.lag_sample_interval_ms)
         self._drains = DrainEstimates()
         self._round: _Round
+        self._clock = asyncio.get_running_loop().time
+        self._interval_s = settings.lag_sample_interval_ms / 1000
+        self._began_s = self._current_until_s = float("-inf")
+        self._is_complete = True
+
+    @property
+    def is_current(self) -> bool:
+        """Whether a round was completed not long ago, or is the first one; else nobody should read the page."""
+        return self._clock() < self._current_until_s
 
     def begin(self, groups: list[str], now_ms: int) -> None:
         """Start a round over these groups (their names in the shards' keys)."""
@@ -63,6 +87,16 @@ class ClusterPage:
         page = Gauges((*CLUSTER, *self._foreign.families))
         self._round = _Round(page, now_ms, reported, self._partitions_max)
         self._round.left_out["groups"] = len(groups) - len(reported)
+        if not self.is_current:
+            self.text = []
+        self._began_s = self._clock()
+        if self._is_complete:
+            self._extend(self._interval_s)
+        self._is_complete = False
+
+    def _extend(self, round_s: float) -> None:
+        until_s = self._clock() + CURRENT_ROUNDS * max(self._interval_s, round_s)
+        self._current_until_s = max(self._current_until_s, until_s)
 
     # -- groups
 
@@ -135,18 +169,21 @@ class ClusterPage:
         """Complete the round: topics, Redis, totals. Raises StoreUnavailable; the previous page then stays in place."""
         this = self._round
         self._drains.end()
-        await self._rebalances.count(this.began_ms)
+        reader.leave_out(UNREADABLE_SHARDS, await self._rebalances.count(this.began_ms))
         await self._report_topics(reader)
         for server, facts in (await server_facts(self._store)).items():
             for metric, value in facts.items():
                 this.page.add(metric, labels(server=server), value)
         for (org, state), count in this.states.items():
             this.page.add(own.GROUPS, labels(org=org, state=state), count)
-        for what in ("groups", "group_partitions", "partitions"):
+        this.left_out.update({kind: len(faulty) for kind, faulty in reader.unreadable.items()})
+        for what in LEFT_OUT_KINDS:
             this.page.add(own.LEFT_OUT, labels(what=what), this.left_out[what])
         this.page.add(own.CLUSTER_SAMPLED, "", this.began_ms / 1000)
         self._foreign.cluster(this.page)
         self.text = await this.page.text()
+        self._is_complete = True
+        self._extend(self._clock() - self._began_s)
 
     async def _report_topics(self, reader: LagReader) -> None:
         this, bytes_of = self._round, Counter[str]()
@@ -162,11 +199,11 @@ class ClusterPage:
             places = ((topic.org, (topic.name, index)) for topic in some for index in range(topic.partition_count))
             this.log_ends |= await reader.read_ends_of({where: () for where in places if where not in this.log_ends})
             for topic in some:
-                bytes_of[topic.org] += await self._report_topic(topic)
+                bytes_of[topic.org] += await self._report_topic(topic, reader)
         for org, size in bytes_of.items():
             this.page.add(own.ORG_REDIS_BYTES, labels(org=org), size)
 
-    async def _report_topic(self, topic: Topic) -> int:
+    async def _report_topic(self, topic: Topic, reader: LagReader) -> int:
         """Add one topic; returns its size in Redis in bytes."""
         add, this = self._round.page.add, self._round
         found = {index: this.log_ends.get((topic.org, (topic.name, index))) for index in range(topic.partition_count)}
@@ -182,6 +219,9 @@ class ClusterPage:
             add(own.PARTITION_END, placed, ends.log_end)
             if is_archived:
                 keys = self._store.log_keys(topic.org, topic.name, index, topic.topic_hex)
-                add(own.ARCHIVE_END, placed, int(await self._store.command("HGET", keys.archive, "end") or 0))
+                try:
+                    add(own.ARCHIVE_END, placed, int(await self._store.command("HGET", keys.archive, "end") or 0))
+                except FaultyKeys as error:
+                    reader.leave_out(UNREADABLE_PARTITIONS, {f"{topic.org}/{topic.name}:{index}": error})
         self._foreign.topic(this.page, topic, log_ends)
         return size

@@ -23,7 +23,9 @@ from tidegate.groups.share.records import InFlight, ShareRecords
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.log.record_format.record_log import READ_RECORD_LAG
 from tidegate.records.entry_ids import RecordIds, parse_id
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys, LogKeys
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
@@ -38,6 +40,9 @@ SLICE: Final = 1_000
 LOG_IDLE_MS: Final = 600_000
 """A log that no broker noted as changed is read again after this time, or up to half of it earlier: other programs may
 have changed it."""
+UNREADABLE_GROUPS: Final = "unreadable_groups"
+UNREADABLE_PARTITIONS: Final = "unreadable_partitions"
+UNREADABLE_SHARDS: Final = "unreadable_shards"
 _HEAD: Final = (
     "id", "version", "state", "state_since", "generation", "protocol", "protocol_type", "joined_count", "awaiting_sync",
 )  # fmt: skip
@@ -55,6 +60,11 @@ def rounds_until(again_ms: int, interval_ms: int, name: str) -> int:
     """Rounds until something is read again; by its name at different times, so that not all is read at once."""
     rounds = max(again_ms // max(interval_ms, 1), 1)
     return rounds - crc32(name.encode()) % (rounds // 2 + 1)
+
+
+def _name_of(log: LogPlace) -> str:
+    org, (topic, index) = log
+    return f"{org}/{topic}:{index}"
 
 
 class GroupName(NamedTuple):
@@ -143,6 +153,9 @@ class LagReader:
         self._interval_ms = interval_ms
         self.notes_lost = False
         """Whether the next round reads idle logs as well."""
+        self.unreadable: dict[str, dict[str, FaultyKeys]] = {}
+        """Of this round: what is left out because a key cannot be read, by kind and name."""
+        self._logged: set[str] = set()
         self._owners: dict[str, tuple[Any, dict[Place, str]]] = {}
         self._last_reads: dict[tuple[LogPlace, str], _LastRead] = {}
         self._round = 0
@@ -157,19 +170,36 @@ class LagReader:
         self._owners.clear()
         self._last_reads.clear()
 
+    def leave_out(self, kind: str, faulty: Mapping[str, FaultyKeys]) -> None:
+        """Count what cannot be read."""
+        if faulty:
+            self.unreadable.setdefault(kind, {}).update(faulty)
+
+    def log_unreadable(self) -> None:
+        """Log what this round left out, unless the round before left out the same."""
+        names = {name for faulty in self.unreadable.values() for name in faulty}
+        if names != self._logged:
+            self._logged = names
+            for faulty in self.unreadable.values():
+                log_faulty("lag-samples", faulty)
+
     async def begin_round(self, now_ms: int) -> tuple[set[str], set[LogPlace]]:
         """Take the notes of changes; returns the groups and the logs. Raises StoreUnavailable.
 
         A note is removed before what it names is read, so no change is missed. Idle logs without a note are not read.
         """
         self._round, self._now_ms = self._round + 1, now_ms
+        self.unreadable = {}
         lasts, self.notes_lost = {} if self.notes_lost else self._last_reads, False
         self._last_reads = {log: last for log, last in lasts.items() if last.stale_from > self._round}
         groups, logs = set(await self._take(self._store.cluster_keys.changed_groups)), set()
         for note in await self._take(self._store.cluster_keys.changed_logs):
-            name, index, topic_hex = note.rsplit(":", 2)
-            org, topic_name = name.split("/", 1)
-            place = org, (topic_name, int(index))
+            try:
+                name, index, topic_hex = note.rsplit(":", 2)
+                org, topic_name = name.split("/", 1)
+                place = org, (topic_name, int(index))
+            except ValueError:
+                continue  # no broker wrote it
             logs.add(place)
             self._last_reads.pop((place, topic_hex), None)
         return groups, logs
@@ -178,7 +208,7 @@ class LagReader:
         notes = await self._store.read("ZRANGE", key, 0, -1)
         for start in range(0, len(notes), _NOTES_AT_ONCE):
             await self._store.command("ZREM", key, *notes[start : start + _NOTES_AT_ONCE])
-        return [note.decode() for note in notes]
+        return [note.decode(errors="replace") for note in notes]
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
         """Read a group; None if it does not exist. Raises StoreUnavailable."""
@@ -251,13 +281,19 @@ class LagReader:
         return await self.read_ends_of(wanted)
 
     async def read_ends_of(self, wanted: Mapping[LogPlace, Iterable[int]]) -> LogEndsReadings:
-        """Read logs, with the record times at some offsets of each. Raises StoreUnavailable."""
+        """Read logs, with the record times at some offsets of each; one that cannot be read is left out.
+
+        Raises StoreUnavailable.
+        """
         log_ends: LogEndsReadings = {}
         asked = list(wanted.items())
         for start in range(0, len(asked), _LOGS_AT_ONCE):
-            some = asked[start : start + _LOGS_AT_ONCE]
-            observed = await asyncio.gather(*(self._read_ends_of(*where, sorted(offsets)) for where, offsets in some))
-            log_ends |= {where: status for (where, _), status in zip(some, observed, strict=True) if status is not None}
+            some = {_name_of(where): (where, offsets) for where, offsets in asked[start : start + _LOGS_AT_ONCE]}
+            observed, faulty = await gather_readable(
+                {name: self._read_ends_of(*where, sorted(offsets)) for name, (where, offsets) in some.items()}
+            )
+            self.leave_out(UNREADABLE_PARTITIONS, faulty)
+            log_ends |= {some[name][0]: status for name, status in observed.items() if status is not None}
         return log_ends
 
     async def _read_ends_of(self, org: str, place: Place, offsets: list[int]) -> LogEndsReading | None:

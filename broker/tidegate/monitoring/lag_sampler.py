@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeVar
 
 from tidegate.errors import KafkaError
-from tidegate.groups.expiry import group_of
+from tidegate.groups.expiry import decode_name, group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
 from tidegate.groups.offsets import offset_field
 from tidegate.monitoring.lag_reading import (
     SLICE,
+    UNREADABLE_GROUPS,
+    UNREADABLE_SHARDS,
     FindTopic,
     GroupRead,
     LagReader,
@@ -29,8 +31,11 @@ from tidegate.monitoring.lag_reading import (
 from tidegate.monitoring.resting_groups import RestingGroup, RestingGroups
 from tidegate.monitoring.singleton_lease import SingletonLease
 from tidegate.settings import Settings
+from tidegate.store.calls import gather_readable
+from tidegate.store.foreign_entries import UNREADABLE
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.samples import add_samples
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -48,6 +53,9 @@ _ASKED_PER_LEASE: Final = 4
 _BUSY: Final = 0.8
 """Share of an interval over which a round is spread."""
 _RELEASE_S: Final = 1.0
+
+
+Result = TypeVar("Result")
 
 
 class Reader(Protocol):
@@ -159,7 +167,8 @@ class LagSampler:
             self._follows_changes = True
             await subscribe_group_changes(self._store, self._resting.on_group_change)
         self._resting.begin_round(*await self._reader.begin_round(self.singleton_lease.now_ms))
-        groups = await self._groups()
+        groups, faulty = await self._groups()
+        self._reader.leave_out(UNREADABLE_SHARDS, faulty)
         if self._reported is not None:
             self._reported.begin(groups, self.singleton_lease.now_ms)
         resting = [one for ref in groups if (one := self._resting.get(ref)) is not None]
@@ -173,6 +182,7 @@ class LagSampler:
             await self._sample_some([group_of(self._store, ref) for ref in due[start : start + _GROUPS_AT_ONCE]])
         if self._reported is not None:
             await self._reported.end(self._reader)
+        self._reader.log_unreadable()
         self.round_s = self._clock() - began_s
         return True
 
@@ -181,14 +191,14 @@ class LagSampler:
         due_s = began_s + _BUSY * self._interval_ms / 1000 * done / count
         await asyncio.sleep(max(due_s - self._clock(), 0))
 
-    async def _groups(self) -> list[str]:
-        """All groups, ordered so that groups of one log are adjacent and share its read."""
-        shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
-        listed = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
-        groups = [name.decode() for names in listed for name in names]
+    async def _groups(self) -> tuple[list[str], dict[str, FaultyKeys]]:
+        """All groups, ordered so that groups of one log are adjacent and share its read; and keys of unread shards."""
+        indices = [self._store.shard_keys(shard).groups for shard in range(self._store.settings.coordinator_shards)]
+        listed, faulty = await gather_readable({key: self._store.command("HKEYS", key) for key in indices})
+        groups = [decode_name(name) for names in listed.values() for name in names]
         self._reader.retain_groups(groups)
         self._first_places = {ref: self._first_places[ref] for ref in groups if ref in self._first_places}
-        return sorted(groups, key=lambda ref: (self._first_places.get(ref, ("", 0)), ref))
+        return sorted(groups, key=lambda ref: (self._first_places.get(ref, ("", 0)), ref)), faulty
 
     async def _report_resting(self, began_s: float, resting: list[RestingGroup], count: int) -> None:
         """Groups that are as they were last read: they cost Redis nothing."""
@@ -201,14 +211,21 @@ class LagSampler:
                 self._reported.group(one.group, one.owners, one.log_ends(now_ms))
 
     async def _sample_some(self, some: list[GroupKeys]) -> None:
-        """Read commits before log ends, so that no committed offset exceeds the reported end."""
-        read = await asyncio.gather(*map(self._reader.group, some))
-        groups = [group for group in read if group is not None]
-        self._first_places |= {group.name.ref: min(group.commits) for group in groups if group.commits}
-        log_ends = await self._reader.read_log_ends(groups)
-        owners = await asyncio.gather(*map(self._reader.owners, groups))
+        """Read commits before log ends, so that no committed offset exceeds the reported end.
+
+        A group that cannot be read is left out.
+        """
+        read, faulty = await gather_readable({keys.ref: _parsed(self._reader.group(keys)) for keys in some})
+        groups = {ref: group for ref, group in read.items() if group is not None}
+        self._first_places |= {ref: min(group.commits) for ref, group in groups.items() if group.commits}
+        log_ends = await self._reader.read_log_ends(groups.values())
+        owners, without = await gather_readable(
+            {ref: _parsed(self._reader.owners(group)) for ref, group in groups.items()}
+        )
+        self._reader.leave_out(UNREADABLE_GROUPS, faulty | without)
         entries: list[list[Arg]] = []
-        for group, owned in zip(groups, owners, strict=True):
+        for ref, owned in owners.items():
+            group = groups[ref]
             entries += await _entries(group, owned, log_ends)
             self._resting.add(group, owned, log_ends)
             if self._reported is not None:
@@ -216,6 +233,14 @@ class LagSampler:
         lag = self._store.cluster_keys.lag
         await add_samples(self._store, lag, self._samples_max, entries)
         self.taken += len(entries)
+
+
+async def _parsed(read: Awaitable[Result]) -> Result:
+    """What was read. Raises FaultyKeys for what no broker wrote."""
+    try:
+        return await read
+    except UNREADABLE as error:
+        raise FaultyKeys(f"not as brokers write it: {error!r}") from error
 
 
 async def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:

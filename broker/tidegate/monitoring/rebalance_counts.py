@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Final
 
 from tidegate.diagnosis.group_events import CAUSES
+from tidegate.store.calls import gather_readable
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.telemetry.metrics import metrics
 
@@ -26,14 +27,21 @@ class RebalanceCounts:
         """Shard -> the last counted event."""
         self._counted_ms = 0
 
-    async def count(self, now_ms: int) -> None:
-        """Count up to now. Raises StoreUnavailable; a later call counts no event twice."""
+    async def count(self, now_ms: int) -> dict[str, FaultyKeys]:
+        """Count up to now; returns the streams that cannot be read.
+
+        Raises StoreUnavailable; a later call counts no event twice.
+        """
         since_ms = now_ms - 2 * self._interval_ms
         if self._counted_ms < since_ms:  # another broker counted meanwhile
             self._after.clear()
         self._counted_ms = now_ms
-        shards = range(self._store.settings.coordinator_shards)
-        await asyncio.gather(*(self._count_shard(shard, f"{since_ms + self._interval_ms}-0") for shard in shards))
+        streams = {
+            self._store.shard_keys(shard).events: shard for shard in range(self._store.settings.coordinator_shards)
+        }
+        first = f"{since_ms + self._interval_ms}-0"
+        _, faulty = await gather_readable({key: self._count_shard(shard, first) for key, shard in streams.items()})
+        return faulty
 
     async def _count_shard(self, shard: int, first: str) -> None:
         stream = self._store.shard_keys(shard).events

@@ -118,7 +118,8 @@ REDIS_CLIENTS: Final = _gauge("tidegate_redis_clients", "Client connections of R
 # -- the exporter itself
 LEFT_OUT: Final = _gauge(
     "tidegate_series_left_out",
-    "Groups and partitions (of groups, of topics) above the limits, which are not exported.",
+    "Groups and partitions (of groups, of topics) above the limits, and groups, partitions and indices of shards that "
+    "cannot be read (`unreadable_...`), which are not exported.",
     "what",
 )
 CLUSTER_SAMPLED: Final = _gauge(
