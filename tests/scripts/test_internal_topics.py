@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from tests.kit.wire import request
 from tests.support.internal_topics import PublishedTopics, published_topics
 from tests.support.log_broker import produce_request
-from tests.support.logs import batch_bytes
+from tests.support.logs import batch_bytes, read_all
 from tests.support.transactions import MARKER_WAIT_S, NONE, brokers_of
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor
@@ -23,6 +23,7 @@ from tidegate.http import actions
 from tidegate.monitoring.internal_topics import publisher
 from tidegate.monitoring.internal_topics.publisher import PARTITIONS
 from tidegate.monitoring.internal_topics.services import internal_topics
+from tidegate.records.record import read_records
 from tidegate.settings import Settings
 from tidegate.store.keys import shard_of
 from tidegate.store.store import Store
@@ -79,6 +80,35 @@ async def test_log_133_offset_records(opened: PublishedTopics) -> None:
     await opened.publish()
     gone = (await opened.records())[3:]
     assert sorted((_offset_key(key)[2], value) for key, value in gone) == [(0, None), (1, None)]
+
+
+@pytest.mark.parametrize("damage", ["type", "index", "value"])
+async def test_offsets_topic_faulty_group_stops_no_other(
+    opened: PublishedTopics, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """What was published of the faulty one stays."""
+    monkeypatch.setattr(publisher, "shard_of", lambda name, count: 0)
+    client = opened.brokers.clients[0]
+    store = opened.brokers.all[0].store
+    keys = store.group_keys("default", "orders")
+    await client.commit("t", 42)
+    await opened.publish()
+    if damage == "value":
+        await store.command("HSET", keys.offsets, "foreign", "foreign")
+    else:
+        key = keys.offsets if damage == "type" else keys.shard_keys.groups
+        await store.command("DEL", key)
+        await store.command("SET", key, "foreign")
+    client.group_id = next(
+        name for name in map(str, range(99)) if store.group_keys("default", name).shard_keys != keys.shard_keys
+    )
+    await client.commit("t", 43)
+    await opened.publish()
+
+    [topic] = [one for one in opened.brokers.all[0].context.catalog.topics("default") if one.name == CONSUMER_OFFSETS]
+    batches = await read_all(opened.brokers.all[0].context.logs.batch_log(topic, 0))
+    found = [(_offset_key(one.key or b"")[0], one.value is None) for batch in batches for one in read_records(batch)]
+    assert found == [("orders", False), (client.group_id, False)]
 
 
 async def test_offsets_topic_describes_groups_with_members(opened: PublishedTopics) -> None:

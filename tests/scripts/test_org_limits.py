@@ -157,6 +157,30 @@ async def test_org_with_records_above_its_limit_is_found(store: Store, catalog: 
     assert (pressure.full_orgs, pressure.is_high) == (frozenset(), False)
 
 
+async def test_org_above_its_limit_is_found_beside_a_faulty_partition(
+    store: Store, catalog: Catalog, quotas: Quotas
+) -> None:
+    pressure = MemoryPressure(store, 0.9)
+    limits = org_limits(store, quotas, "first", topics=catalog.all_topics, pressure=pressure)
+    await limit(quotas, EVERY_ORG, Quota.LOG_BYTES, 1_000)
+    for org in ("acme", "umbrella"):
+        topic = await catalog.create(org, "t", 1)
+        meta = store.log_keys(org, "t", 0, topic.topic_hex).meta
+        await store.command("DEL", meta)
+        await store.command(*(("SET", meta, "foreign") if org == "acme" else ("HSET", meta, "bytes", 1_000)))
+    await limits.measure_logs()
+
+    assert pressure.full_orgs == {"umbrella"}
+
+
+async def test_groups_are_admitted_beside_a_faulty_index(store: Store, groups: GroupLimits, quotas: Quotas) -> None:
+    await limit(quotas, EVERY_ORG, Quota.GROUPS, 2)
+    shard = store.group_keys("acme", "a").shard_keys.shard
+    await store.command("SET", store.shard_keys((shard + 1) % 50).groups, "foreign")
+
+    await commit(store, groups, "a")
+
+
 async def test_records_of_format_record_count_for_the_limit_of_bytes(
     store: Store, catalog: Catalog, quotas: Quotas
 ) -> None:

@@ -196,3 +196,19 @@ async def test_partitions_of_a_wide_topic_are_measured_some_at_a_time(
     assert 100 <= most <= 400
     [entry] = await entries(broker.store)
     assert entry["held"] == {"default/t": [0, 0], "default/wide": [0, 0]}
+
+
+async def test_usage_entry_counts_no_bytes_of_a_faulty_partition(broker: LogBroker) -> None:
+    await broker.create("a", 1)
+    held = []
+    for name in ("a", "t"):
+        topic = broker.catalog.get("default", name)
+        assert topic is not None
+        held.append(broker.store.log_keys("default", name, 0, topic.topic_hex))
+    await broker.store.command("DEL", held[0].meta)
+    await broker.store.command("SET", held[0].meta, "foreign")
+    await broker.store.command("HSET", held[1].meta, "bytes", 700)
+    await reports(broker).report()
+
+    [found] = await entries(broker.store)
+    assert found["held"] == {"default/a": [0, 0], "default/t": [700, 0]}

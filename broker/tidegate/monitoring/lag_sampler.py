@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from tidegate.errors import KafkaError
 from tidegate.groups.expiry import decode_name, group_of
@@ -31,8 +31,7 @@ from tidegate.monitoring.lag_reading import (
 from tidegate.monitoring.resting_groups import RestingGroup, RestingGroups
 from tidegate.monitoring.singleton_lease import SingletonLease
 from tidegate.settings import Settings
-from tidegate.store.calls import gather_readable
-from tidegate.store.foreign_entries import UNREADABLE
+from tidegate.store.calls import gather_readable, parsed
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import FaultyKeys
@@ -53,9 +52,6 @@ _ASKED_PER_LEASE: Final = 4
 _BUSY: Final = 0.8
 """Share of an interval over which a round is spread."""
 _RELEASE_S: Final = 1.0
-
-
-Result = TypeVar("Result")
 
 
 class Reader(Protocol):
@@ -215,12 +211,12 @@ class LagSampler:
 
         A group that cannot be read is left out.
         """
-        read, faulty = await gather_readable({keys.ref: _parsed(self._reader.group(keys)) for keys in some})
+        read, faulty = await gather_readable({keys.ref: parsed(self._reader.group(keys)) for keys in some})
         groups = {ref: group for ref, group in read.items() if group is not None}
         self._first_places |= {ref: min(group.commits) for ref, group in groups.items() if group.commits}
         log_ends = await self._reader.read_log_ends(groups.values())
         owners, without = await gather_readable(
-            {ref: _parsed(self._reader.owners(group)) for ref, group in groups.items()}
+            {ref: parsed(self._reader.owners(group)) for ref, group in groups.items()}
         )
         self._reader.leave_out(UNREADABLE_GROUPS, faulty | without)
         entries: list[list[Arg]] = []
@@ -233,14 +229,6 @@ class LagSampler:
         lag = self._store.cluster_keys.lag
         await add_samples(self._store, lag, self._samples_max, entries)
         self.taken += len(entries)
-
-
-async def _parsed(read: Awaitable[Result]) -> Result:
-    """What was read. Raises FaultyKeys for what no broker wrote."""
-    try:
-        return await read
-    except UNREADABLE as error:
-        raise FaultyKeys(f"not as brokers write it: {error!r}") from error
 
 
 async def _entries(group: GroupRead, owned: Mapping[Place, str], log_ends: LogEndsReadings) -> list[list[Arg]]:

@@ -19,6 +19,7 @@ from tidegate.log.usage import Usage
 from tidegate.monitoring.lag_reading import rounds_until
 from tidegate.records.segments import Segment
 from tidegate.settings import Settings
+from tidegate.store.calls import gather_readable, log_faulty, parsed
 from tidegate.store.keys import LogKeys
 from tidegate.store.link import Arg
 from tidegate.store.log_sizes import log_bytes
@@ -123,8 +124,11 @@ class UsageReports:
         local, archived = dict.fromkeys(due, 0), {name: dict[int, _ArchivedBytes]() for name in due}
         partitions = ((name, at) for name, topic in due.items() for at in range(topic.partition_count))
         while some := list(islice(partitions, _PARTITIONS_AT_ONCE)):
-            measured = await asyncio.gather(*(self._held_by(topics[name], name, at) for name, at in some))
-            for (name, at), (size, segments) in zip(some, measured, strict=True):
+            calls = {f"{name}:{at}": parsed(self._held_by(topics[name], name, at)) for name, at in some}
+            measured, faulty = await gather_readable(calls)
+            log_faulty("usage", faulty)
+            for name, at in some:
+                size, segments = measured.get(f"{name}:{at}", (0, None))
                 local[name] += size
                 if segments is not None:
                     archived[name][at] = segments

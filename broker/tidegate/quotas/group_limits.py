@@ -7,13 +7,13 @@ were deleted leave theirs at the next count. Without a limit nothing is sent.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from tidegate.errors import PolicyViolation
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.table import Quotas
 from tidegate.store.batching import SingleFlight
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -69,8 +69,12 @@ class GroupLimits:
         shards = range(self._store.settings.coordinator_shards)
         for start in range(0, len(shards), _SHARDS_AT_ONCE):
             some = shards[start : start + _SHARDS_AT_ONCE]
-            for found in await asyncio.gather(*(self._count_shard(org, shard) for shard in some)):
-                names += found
+            found, faulty = await gather_readable(
+                {self._store.shard_keys(shard).groups: self._count_shard(org, shard) for shard in some}
+            )
+            log_faulty("groups-of-org", faulty)
+            for of_shard in found.values():
+                names += of_shard
         return names
 
     async def _count_shard(self, org: str, shard: int) -> list[bytes]:

@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate.quotas.entities import Quota
 from tidegate.quotas.table import Quotas
+from tidegate.store.calls import gather_readable, log_faulty, parsed
 from tidegate.store.keys import LogKeys
 from tidegate.store.log_sizes import log_bytes
 from tidegate.store.memory_pressure import MemoryPressure
@@ -121,7 +122,9 @@ class OrgLimits:
         used: Counter[str] = Counter()
         for start in range(0, len(logs), _LOGS_AT_ONCE):
             some = logs[start : start + _LOGS_AT_ONCE]
-            sizes = await asyncio.gather(*(log_bytes(self._store, keys, log_format) for _, keys, log_format in some))
-            for (org, *_), size in zip(some, sizes, strict=True):
-                used[org] += size
+            calls = {keys.log: parsed(log_bytes(self._store, keys, log_format)) for _, keys, log_format in some}
+            sizes, faulty = await gather_readable(calls)
+            log_faulty("org-bytes", faulty)
+            for org, keys, _ in some:
+                used[org] += sizes.get(keys.log, 0)
         self._pressure.full_orgs = frozenset(org for org, limit in limits.items() if used[org] >= limit)

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import structlog
 
 from tidegate.errors import KafkaError
+from tidegate.store.foreign_entries import UNREADABLE
 from tidegate.store.outcome import FaultyKeys
 
 logger = structlog.get_logger()
@@ -74,6 +75,14 @@ async def gather_readable(
         else:
             results[name] = result
     return results, faulty
+
+
+async def parsed(read: Awaitable[Result]) -> Result:
+    """What was read. Raises FaultyKeys for values that no broker wrote."""
+    try:
+        return await read
+    except UNREADABLE as error:
+        raise FaultyKeys(f"not as brokers write it: {error!r}") from error
 
 
 def log_faulty(work: str, faulty: Mapping[str, FaultyKeys]) -> None:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.groups.directory import metadata_of
-from tidegate.groups.expiry import group_of
+from tidegate.groups.expiry import decode_name, group_of
 from tidegate.groups.model import GroupState
 from tidegate.groups.offsets import UNSTABLE_FIELD, split_field
 from tidegate.monitoring.internal_topics.members import consumer_values, share_values
 from tidegate.monitoring.internal_topics.publisher import Values
 from tidegate.records import group_records
+from tidegate.store.calls import gather_readable
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.topics.names import CONSUMER_OFFSETS
 
@@ -31,11 +32,11 @@ class GroupRecords:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def owners(self) -> Sequence[str]:
-        """All groups. Raises StoreUnavailable."""
-        shards = [self._store.shard_keys(shard) for shard in range(self._store.settings.coordinator_shards)]
-        found = await asyncio.gather(*(self._store.command("HKEYS", shard.groups) for shard in shards))
-        return [name.decode() for names in found for name in names]
+    async def owners(self) -> tuple[Sequence[str], Mapping[str, FaultyKeys]]:
+        """All groups, and the indices of shards that cannot be read. Raises StoreUnavailable."""
+        indices = [self._store.shard_keys(shard).groups for shard in range(self._store.settings.coordinator_shards)]
+        found, faulty = await gather_readable({key: self._store.command("HKEYS", key) for key in indices})
+        return [decode_name(name) for names in found.values() for name in names], faulty
 
     async def values_of(self, owner: str) -> Values:
         """The records of a group and its committed offsets, as they are now. Raises StoreUnavailable."""

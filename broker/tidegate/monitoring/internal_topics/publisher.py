@@ -9,7 +9,6 @@ the right values.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +26,9 @@ from tidegate.records.batch import Batch, iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.record import read_records
 from tidegate.settings import Settings
-from tidegate.store.calls import result_of
+from tidegate.store.calls import gather_readable, log_faulty, parsed, result_of
 from tidegate.store.keys import shard_of
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics.catalog import Catalog
@@ -58,8 +58,8 @@ class Source(Protocol):
     def configs(self) -> Mapping[str, str]:
         """The configs that it is created with."""
 
-    async def owners(self) -> Sequence[str]:
-        """All owners of records. Raises StoreUnavailable."""
+    async def owners(self) -> tuple[Sequence[str], Mapping[str, FaultyKeys]]:
+        """All owners of records, and the keys of names that cannot be read. Raises StoreUnavailable."""
 
     async def values_of(self, owner: str) -> Values:
         """The records of an owner, as they are now. Raises StoreUnavailable."""
@@ -102,7 +102,7 @@ class InternalTopic:
 
     async def publish(self) -> None:
         """One round over all partitions that this broker leads. Raises KafkaError."""
-        owners = await self._owners()
+        owners, is_whole = await self._owners()
         topics = {topic.org: topic for topic in self._catalog.all_topics() if topic.name == self._source.topic}
         for org in {org for org, _ in owners}:
             if org not in topics:
@@ -112,15 +112,17 @@ class InternalTopic:
         places = {(topic.topic_hex, index) for topic, index in led}
         self._published = {place: known for place, known in self._published.items() if place in places}
         for topic, index in led:
-            await self._publish(topic, index, owners[topic.org, index])
+            await self._publish(topic, index, owners[topic.org, index], is_whole)
 
-    async def _owners(self) -> defaultdict[tuple[str, int], list[str]]:
-        """All owners by organisation and partition."""
+    async def _owners(self) -> tuple[defaultdict[tuple[str, int], list[str]], bool]:
+        """The owners by organisation and partition, and whether they are all."""
         found: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
-        for owner in await self._source.owners():
+        owners, faulty = await self._source.owners()
+        log_faulty(self._source.topic, faulty)
+        for owner in owners:
             org, _, encoded = owner.partition("/")
             found[org, shard_of(unquote(encoded), PARTITIONS)].append(owner)
-        return found
+        return found, not faulty
 
     async def _create(self, org: str) -> Topic:
         name = self._source.topic
@@ -132,19 +134,25 @@ class InternalTopic:
                 raise UnknownTopicOrPartition from None
             return topic
 
-    async def _publish(self, topic: Topic, index: int, owners: list[str]) -> None:
+    async def _publish(self, topic: Topic, index: int, owners: list[str], is_whole: bool) -> None:
+        """Publish one partition; of owners that cannot be read, what is there stays."""
         log = self._logs.batch_log(topic, index)
         known = await self._known(log)
         current: Values = {}
         for at in range(0, len(owners), _OWNERS_AT_ONCE):
-            for values in await asyncio.gather(*map(self._source.values_of, owners[at : at + _OWNERS_AT_ONCE])):
+            calls = {owner: parsed(self._source.values_of(owner)) for owner in owners[at : at + _OWNERS_AT_ONCE]}
+            found, faulty = await gather_readable(calls)
+            log_faulty(self._source.topic, faulty)
+            is_whole = is_whole and not faulty
+            for values in found.values():
                 current |= values
         changes: list[tuple[bytes, bytes | None]] = [
             (key, value)
             for key, value in current.items()
             if value is not None and known.digests.get(key) != _digest(value)
         ]
-        changes += [(key, None) for key in known.digests if key not in current]
+        if is_whole:
+            changes += [(key, None) for key in known.digests if key not in current]
         now_ms = self._store.clock.now_ms()
         while changes:
             some, changes = _next_batch(changes)

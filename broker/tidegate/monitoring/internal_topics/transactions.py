@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tidegate.monitoring.internal_topics.publisher import PARTITIONS, Values
 from tidegate.records.transaction_records import TransactionValue, transaction_key, transaction_value
+from tidegate.store.calls import gather_readable
 from tidegate.store.keys import TransactionKeys, shard_of
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.topics.names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from tidegate.transactions.listing import used_shards
@@ -31,11 +32,11 @@ class TransactionRecords:
     def __init__(self, store: Store, records: Records) -> None:
         self._store, self._records = store, records
 
-    async def owners(self) -> Sequence[str]:
-        """All transactional ids. Raises StoreUnavailable."""
+    async def owners(self) -> tuple[Sequence[str], Mapping[str, FaultyKeys]]:
+        """All transactional ids, and the indices of shards that cannot be read. Raises StoreUnavailable."""
         listed = [TransactionKeys.of_shard(self._store.prefix, shard)[0] for shard in await used_shards(self._store)]
-        found = await asyncio.gather(*(self._store.command("HKEYS", names) for names in listed))
-        return [name.decode() for names in found for name in names]
+        found, faulty = await gather_readable({key: self._store.command("HKEYS", key) for key in listed})
+        return [name.decode(errors="replace") for names in found.values() for name in names], faulty
 
     async def values_of(self, owner: str) -> Values:
         """The record of a transactional id; none once it is forgotten. Raises StoreUnavailable."""
