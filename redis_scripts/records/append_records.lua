@@ -21,7 +21,8 @@ ARGV[7]  and on: producer id (-1: none), epoch, base sequence, 1 to accept an un
          number of records, for each record: timestamp, number of arguments, field, value, ...
 Returns  {NONE, log start, verdicts}, for each batch `<verdict>:<first ms>:<first sequence>:<now>`; verdicts as in
          producers_table.Verdict: 0 appended, 1 duplicate, 2 fenced, 3 behind, 4 gap, 5 unknown gap, 6: the producer has
-         a transaction open here; running twice appends once
+         a transaction open here; running twice appends once, but not after an error: a run that failed after its first
+         XADD has appended some of its records. No key of another type has that effect: each is read before
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          FENCED_LEADER_EPOCH         a later call of the writer ran before: nothing is appended
 ]]
@@ -50,8 +51,9 @@ end
 local before = redis.call("HGET", writers, writer)
 if before then
   local ran, _, reply = string.match(before, "^(%d+) (%d+) (.*)$")
-  if tonumber(ran) == counter then return verdicts_of(reply) end
-  if tonumber(ran) > counter then return { ERROR.FENCED_LEADER_EPOCH } end
+  ran = tonumber(ran or -1)
+  if ran == counter then return verdicts_of(reply) end
+  if ran > counter then return { ERROR.FENCED_LEADER_EPOCH } end
 end
 
 local last_ms, last_sequence = parse_id(last_id or "0-0")
@@ -108,6 +110,9 @@ local function append(count, at)
   return first_ms, first_sequence
 end
 
+-- Every key is read before the first XADD; `producers` is read below, unless the first batch has no producer id.
+if ARGV[7] == "-1" and ARGV[6] ~= "1" then redis.call("HLEN", producers) end
+
 local at, verdicts, appended = 7, {}, false
 for i = 1, tonumber(ARGV[6]) do
   local producer_id, epoch, base = ARGV[at], tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
@@ -135,14 +140,17 @@ end
 
 if appended then
   redis.call("HSET", meta, "last_id", string.format("%.0f-%.0f", last_ms, last_sequence))
-  redis.call("PUBLISH", ARGV[5], string.format("%.0f:%s", last_ms * size + last_sequence + 1, writer))
 end
 redis.call("HSET", writers, writer, string.format("%.0f %.0f %s", counter, now, table.concat(verdicts, " ")))
 if redis.call("HLEN", writers) > WRITERS_MAX then
   local all = redis.call("HGETALL", writers)
   for i = 1, #all, 2 do
     local ran_at = tonumber(string.match(all[i + 1], "^%d+ (%d+)"))
-    if ran_at < now - WRITER_MS then redis.call("HDEL", writers, all[i]) end
+    if not ran_at or ran_at < now - WRITER_MS then redis.call("HDEL", writers, all[i]) end
   end
+end
+-- Without the right to publish, who waits notices the entries by their poll.
+if appended then
+  redis.pcall("PUBLISH", ARGV[5], string.format("%.0f:%s", last_ms * size + last_sequence + 1, writer))
 end
 return { ERROR.NONE, log_start, verdicts }

@@ -19,9 +19,23 @@ _NOT_ABOVE_LAST_ID: Final = "ERR The ID specified in XADD is equal or smaller"
 _WRONG_TYPE: Final = "WRONGTYPE"
 _FAULTY_KEY: Final = (_WRONG_TYPE, "ERR ")
 """Starts of errors that one key may cause; others (READONLY, OOM, LOADING) hold for every key of the server."""
+_IN_SCRIPT: Final = (" script: ", "in script", "running script")
+"""In the errors of a script that ran; the others are of a command that did not."""
 
 
-class FaultyKeys(StoreUnavailable):
+class StoreRefused(StoreUnavailable):
+    """Redis answered with an error, which a repeat would not change.
+
+    `may_have_written`: a script failed while it ran; what it wrote before stays.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.may_have_written = any(part in text for part in _IN_SCRIPT)
+        self.is_wrong_type = text.startswith(_WRONG_TYPE)
+
+
+class FaultyKeys(StoreRefused):
     """A key has another type, or holds what nobody can read. Redis answers, and other keys are served."""
 
 
@@ -66,6 +80,11 @@ class Refused(Failure):
     """Not executed: the server is out of memory, read-only, still loading, or this user lacks the right."""
 
     __slots__ = ()
+
+    @property
+    def error(self) -> StoreRefused:
+        """The failure as the exception for clients."""
+        return StoreRefused(self.text)
 
 
 class Faulty(Refused):

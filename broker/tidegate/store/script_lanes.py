@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import hiredis
 
-from tidegate.errors import StoreUnavailable, from_code
+from tidegate.errors import from_code
 from tidegate.store.link import Arg
 from tidegate.store.node import Lane
+from tidegate.store.outcome import script_failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -18,7 +19,9 @@ WRITES: Final[Lane] = "data_out"
 
 
 async def run_on(store: Store, lane: Lane, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
-    """As `Store.run`. Raises the KafkaError of a code other than NONE, StoreUnavailable."""
+    """As `Store.run`. Raises the KafkaError of a code other than NONE; StoreRefused for an error reply;
+    StoreUnavailable without a reply.
+    """
     command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
     try:
         if store.cluster is None:
@@ -29,7 +32,7 @@ async def run_on(store: Store, lane: Lane, script: Script, keys: Sequence[str], 
         if str(error).startswith("NOSCRIPT"):
             return await store.run(script, keys, *args)  # loads it
         store.wrong_types.check(str(error), keys)
-        raise StoreUnavailable(str(error)) from error
+        raise script_failure_of(str(error)).error from error
     if reply[0] != 0:
         raise from_code(reply[0])
     found: list[Any] = reply[1:]

@@ -1,7 +1,8 @@
 """Append batches to a stream of format `record`: decoded here, judged and appended by one script.
 
 The calls of a partition run one after another, and each takes what has queued meanwhile. A call whose reply was lost
-is sent again under the same counter until the store's timeout: the script appends once.
+is sent again under the same counter until the store's timeout: the script appends once. A call that got an error is
+not: a script that failed may have appended some of its records, and would append them again.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tidegate.records.record import read_records
 from tidegate.records.validation import INLINE_BYTES_MAX, INLINE_RECORDS_MAX
 from tidegate.store.calls import error_of
 from tidegate.store.link import Arg
+from tidegate.store.outcome import StoreRefused
 from tidegate.store.script_lanes import WRITES
 from tidegate.store.scripts import Script
 
@@ -222,8 +224,11 @@ class RecordAppends:
         return await self._call(STAGE_RECORDS, [log.keys.meta, log.keys.producers, log.keys.staged], args)
 
     async def _call(self, script: Script, keys: list[str], args: list[Arg]) -> list[Any]:
-        """Raises RequestTimedOut if the batches may be in the log now or later."""
-        log = self._log
+        """Raises RequestTimedOut if the batches may be in the log now or later, StoreRefused if they are not.
+
+        The scripts read each key before they write: a key of another type stops them before that.
+        """
+        log, is_unknown = self._log, False
         until_s = log.loop.time() + log.patience_s
         while True:
             try:
@@ -232,7 +237,12 @@ class RecordAppends:
                 raise
             except FencedLeaderEpoch:
                 raise RequestTimedOut("a later append of this broker ran before") from None
+            except StoreRefused as error:
+                if is_unknown or (error.may_have_written and not error.is_wrong_type):
+                    raise RequestTimedOut(error.message) from None
+                raise
             except StoreUnavailable as error:
+                is_unknown = True
                 if log.loop.time() >= until_s or self._closed is not None:
                     raise RequestTimedOut(error.message) from None
             await asyncio.sleep(_RETRY_S)
