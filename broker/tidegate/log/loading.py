@@ -13,6 +13,9 @@ and their order matters.
 Each snapshot describes a prefix of the log, so replay continues it without a gap. The exceptions are a trim and a
 compaction after step 2: entries above the snapshot's offset may be missing. Both write a newer snapshot first, and
 both show in the meta, which is read after the last page: the load starts again and finds that snapshot.
+
+A snapshot above the end of the log describes entries that a fail-over lost. The last entry shows it, so the replay
+begins there if the snapshot is higher; then the load starts again without the snapshot.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ PAGE_ENTRIES_MAX: Final = 256
 _SNAPSHOT_TRIES: Final = 5
 _PRODUCERS_PER_SLICE: Final = 500
 """Producer states parsed before the event loop runs other work: about 5 ms."""
+_SAVE_AT_ONCE: Final = 1 << 30
+"""Unsaved entries of a state whose snapshot has to be replaced: the next append saves it."""
 _BATCHES_PER_SLICE: Final = 2_000
 """Batches parsed, or applied, before the event loop runs other work: about 4 ms. An entry is not divided."""
 
@@ -125,32 +130,76 @@ async def load_state(
 
     Raises UnknownTopicOrPartition (deleted or never created), StoreUnavailable, KafkaStorageError.
     """
+    lost_offset = -1
     for attempt in range(_SNAPSHOT_TRIES):
+        is_last_try = attempt == _SNAPSHOT_TRIES - 1
         *fence, last_id, rebuilt = await _fence(store, keys, failover_epoch)
         if rebuilt:
             logger.error("log_meta_rebuilt", log=keys.log)
         snapshot = _as_map(await store.read("HGETALL", keys.producers))
-        state = await _from_snapshot(fence, snapshot)
-        first, whole = True, True
-        own: list[Entry] = []
-        last: list[Entry] = []
-        strays: list[StrayEntry] = []
-        async with aclosing(pages(store, keys, state.end, state.mean_entry_bytes, strays)) as read:
-            async for last in read:
-                if first and last[0].base != state.end:
-                    whole = False  # trimmed meanwhile: a newer snapshot exists
-                    if attempt < _SNAPSHOT_TRIES - 1:
-                        break
-                    logger.error("log_without_its_snapshot", log=keys.log, snapshot=state.end, first=last[0].base)
-                first = False
-                await _apply_in_slices(state, last, store.clock.now_ms())
-                own += (entry for entry in last if entry.writer.startswith(writer))
-        if whole and not await _is_replaced(store, keys, state):
+        is_lost = int(snapshot.get(b"offset", 0)) == lost_offset
+        if is_lost:
+            logger.error("log_snapshot_of_lost_entries", log=keys.log, snapshot=lost_offset)
+            snapshot = await _below_local_start(fence, snapshot)
+        replay = _Replay(store, keys, await _from_snapshot(fence, snapshot), writer)
+        state = replay.state
+        is_whole = await replay.run(parse_id(last_id), may_begin_anywhere=is_lost, is_last_try=is_last_try)
+        if replay.is_above_end:
+            lost_offset, is_whole = state.snapshot_offset, True
+        elif is_whole and not await _is_replaced(store, keys, state):
             break
-        if whole and attempt == _SNAPSHOT_TRIES - 1:
+        if is_whole and is_last_try:
             raise StoreUnavailable("the log was trimmed or replaced each time that it was read")
-    state.stray = _stray_at_end(state.end, strays, parse_id(last_id))
-    return state, own, last if until_torn(last, strays) is last else []
+    if is_lost:
+        state.unsaved_entries = _SAVE_AT_ONCE
+    state.stray = _stray_at_end(state.end, replay.strays, parse_id(last_id))
+    return state, replay.own, replay.last if until_torn(replay.last, replay.strays) is replay.last else []
+
+
+class _Replay:
+    """Applies the entries behind a snapshot to its state.
+
+    `own` are those of `writer`, `last` is the last page of them. `is_above_end`: the log ends below the snapshot.
+    """
+
+    def __init__(self, store: Store, keys: LogKeys, state: LogState, writer: bytes) -> None:
+        self._store, self._keys, self._writer = store, keys, writer
+        self.state = state
+        self.own: list[Entry] = []
+        self.last: list[Entry] = []
+        self.strays: list[StrayEntry] = []
+        self.is_above_end = False
+
+    async def run(self, last_id: tuple[int, int], *, may_begin_anywhere: bool, is_last_try: bool) -> bool:
+        """Whether the entries follow the snapshot without a gap, or there are none."""
+        state, offset, is_first, is_whole = self.state, self.state.snapshot_offset, True, True
+        begins = min(offset, last_id[0]) if last_id > (0, 0) else offset  # (0, 0): this user may not read it
+        async with aclosing(pages(self._store, self._keys, begins, state.mean_entry_bytes, self.strays)) as read:
+            async for page in read:
+                behind = page
+                if page[0].base < offset:
+                    behind = [entry for entry in page if entry.base >= offset]
+                    self.is_above_end = page[-len(behind) - 1].end != offset
+                if not behind:
+                    continue
+                self.last = behind
+                if is_first and not may_begin_anywhere and behind[0].base != state.end:
+                    is_whole = False  # trimmed meanwhile: a newer snapshot exists
+                    if not is_last_try:
+                        break
+                    logger.error("log_without_its_snapshot", log=self._keys.log, snapshot=offset, first=behind[0].base)
+                is_first = False
+                await _apply_in_slices(state, behind, self._store.clock.now_ms())
+                self.own += (entry for entry in behind if entry.writer.startswith(self._writer))
+        return is_whole
+
+
+async def _below_local_start(fence: list[Any], snapshot: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """What a replay of the log does not find: the aborted transactions of which only the archive has the batches."""
+    local_start = max(int(fence[0]), int(fence[4] or 0))
+    aborted = await _parse_aborted(snapshot.get(b"aborted", b"").decode())
+    kept = [open_transactions.to_text(one) for one in aborted if one.last_offset < local_start]
+    return {b"aborted": ",".join(kept).encode()}
 
 
 async def _is_replaced(store: Store, keys: LogKeys, state: LogState) -> bool:

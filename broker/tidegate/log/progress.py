@@ -140,7 +140,7 @@ class Progress:
         keys, snapshot = self._log.keys, self._snapshot(state)
 
         def send(args: list[Arg]) -> None:
-            self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta], args, saved)
+            self._log.store.send_script(SAVE_PRODUCERS, [keys.producers, keys.meta, keys.log], args, saved)
 
         if len(snapshot.producers) <= _PRODUCERS_PER_SLICE and len(snapshot.aborted) <= open_transactions.PER_SLICE:
             send(snapshot.head + _aborted_field(_aborted_texts(snapshot.aborted)) + _texts(snapshot.producers))
@@ -159,7 +159,7 @@ class Progress:
         """As `save`, and wait for the reply. Raises StoreUnavailable, UnknownTopicOrPartition."""
         keys = self._log.keys
         args = await _formatted(self._snapshot(state))
-        await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta], *args)
+        await self._log.store.run(SAVE_PRODUCERS, [keys.producers, keys.meta, keys.log], *args)
 
     def _snapshot(self, state: LogState) -> _Snapshot:
         clock = self._log.store.clock
