@@ -2,7 +2,8 @@
 --[[ End a producer's transaction in a stream of format `record`: append its staged records, or drop them; atomically.
 
 What an ended transaction was is remembered by the time of its decision, so it ends once whoever runs this how often. Also
-when Redis is full: the records are in it already.
+when Redis is full: the records are in it already. Every batch is read before the first XADD. A commit completes without
+batches that somebody deleted, and counts them; if the producer's state was deleted, what is staged shows what it was.
 
 KEYS[1]  records    stream  <ms>-<sequence> -> key, value, header:<name>, timestamp
 KEYS[2]  meta       hash    state, last_id
@@ -16,7 +17,7 @@ ARGV[5]  producer id
 ARGV[6]  epoch of the marker
 ARGV[7]  when the transaction was decided, ms; -1: an administrator ends whatever is open
 ARGV[8]  1: commit, 0: abort
-Returns  {NONE, records appended}; running twice appends once
+Returns  {NONE, records appended, staged records that a commit did not find}; running twice appends once
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          INVALID_PRODUCER_EPOCH      the producer has a later epoch here
 ]]
@@ -31,8 +32,11 @@ local epoch, ended_ms, is_commit, now = tonumber(ARGV[6]), tonumber(ARGV[7]), AR
 local state, last_id = unpack(redis.call("HMGET", meta, "state", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local producer = record_producer.read(redis.call("HGET", producers, producer_id))
-  or { epoch = epoch, batches = "", ended_ms = -1, staged = 0, records = 0, bytes = 0 }
-if ended_ms >= 0 and ended_ms <= producer.ended_ms then return { ERROR.NONE, 0 } end
+if not producer then
+  producer = { epoch = epoch, batches = "", ended_ms = -1, staged = 0, records = 0, bytes = 0 }
+  while redis.call("HEXISTS", staged, producer_id .. ":" .. producer.staged + 1) == 1 do producer.staged = producer.staged + 1 end
+end
+if ended_ms >= 0 and ended_ms <= producer.ended_ms then return { ERROR.NONE, 0, 0 } end
 if epoch < producer.epoch then return { ERROR.INVALID_PRODUCER_EPOCH } end
 
 local found = stream_ids.stream_end(records)
@@ -68,19 +72,20 @@ local function append(rows)
   return count
 end
 
-local appended = 0
-for i = 1, producer.staged do
-  local field = producer_id .. ":" .. i
-  local packed = is_commit and redis.call("HGET", staged, field)
-  if packed then appended = appended + append(cmsgpack.unpack(packed)) end
-  redis.call("HDEL", staged, field)
+local batches, appended, lost = {}, 0, 0
+for i = 1, is_commit and producer.staged or 0 do
+  local packed = redis.call("HGET", staged, producer_id .. ":" .. i)
+  if packed then batches[#batches + 1] = cmsgpack.unpack(packed) end
 end
+for _, rows in ipairs(batches) do appended = appended + append(rows) end
+if is_commit and #batches < producer.staged then lost = math.max(producer.records - appended, 0) end
+for i = 1, producer.staged do redis.call("HDEL", staged, producer_id .. ":" .. i) end
 if producer.epoch ~= epoch then producer.batches = "" end
 producer.epoch, producer.ended_ms = epoch, math.max(ended_ms, producer.ended_ms)
 producer.staged, producer.records, producer.bytes = 0, 0, 0
 record_producer.write(producers, producer_id, producer, now)
 if appended > 0 then
   redis.call("HSET", meta, "last_id", string.format("%.0f-%.0f", ms, sequence))
-  redis.call("PUBLISH", ARGV[3], string.format("%.0f:%s", ms * size + sequence + 1, ARGV[4]))
+  redis.pcall("PUBLISH", ARGV[3], string.format("%.0f:%s", ms * size + sequence + 1, ARGV[4]))
 end
-return { ERROR.NONE, appended }
+return { ERROR.NONE, appended, lost }

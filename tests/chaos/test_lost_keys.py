@@ -53,7 +53,7 @@ NO_ROW: Final = {
     "compactions": "requests by a person, with an answer",
     "compacted": "a copy while a compaction runs; tests/chaos/test_compaction_killed.py",
     "dead-letters": "there while a dead-letter topic is written",
-    "staged-records": "there while a transaction in a topic of format record is open",
+    "staged-records": "of an open transaction of format record: scripts/test_record_transactions.py deletes it",
     "segments": "of archived topics",
     "archive": "of archived topics",
     "replayed": "of a replay from an archive",

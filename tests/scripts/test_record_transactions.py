@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from structlog.testing import capture_logs
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
@@ -16,7 +17,7 @@ from tidegate.errors import StoreUnavailable
 from tidegate.log.record_format import record_append
 from tidegate.log.record_format.record_retention import EXPIRE_PRODUCERS
 from tidegate.log.record_format.record_stream import RecordStream
-from tidegate.records.control import Marker
+from tidegate.records.control import Marker, MarkerType
 from tidegate.records.entry_ids import RecordIds
 from tidegate.records.record import read_records
 from tidegate.settings import Settings
@@ -241,6 +242,83 @@ async def test_limits_of_staged_records(brokers: Brokers, store: Store, monkeypa
     await producer.end(False)
     monkeypatch.setattr(record_append, "STAGED_BYTES_MAX", 1)
     assert (await producer.produce("t", 1))[0] is E.record_list_too_large
+
+
+# -- lost keys
+
+
+async def lose(store: Store, kind: str, index: int = 0) -> None:
+    """Delete the key of a partition that somebody would delete by hand."""
+    [name] = [name async for name in _names(store, f"*:{kind}") if f"/t:{index}}}" in name]
+    await store.command("DEL", name)
+
+
+async def test_commit_of_lost_records_is_reported(brokers: Brokers, store: Store) -> None:
+    """It completes: nothing brings the records back, but nobody would know."""
+    producer = await brokers.producer().init()
+    await producer.write("t", 3)
+    await producer.write("t", 2)
+    await producer.write("t", 1, index=1)
+    await lose(store, "staged")
+
+    with capture_logs() as events:
+        await producer.end(True)
+
+    reported = [event for event in events if event["event"] == "staged_records_lost"]
+    assert (await length(store), await length(store, 1)) == (0, 1)
+    assert [(one["log_level"], one["topic"], one["partition"], one["records"]) for one in reported] == [
+        ("warning", "t", 0, 5)
+    ]
+    assert reported[0]["producer_id"] == producer.id
+    assert sum(broker.context.logs.lost_records for broker in brokers.all) == 5
+
+
+async def test_abort_of_lost_records_is_not_reported(brokers: Brokers, store: Store) -> None:
+    producer = await brokers.producer().init()
+    await producer.write("t", 3)
+    await lose(store, "staged")
+
+    with capture_logs() as events:
+        await producer.end(False)
+    await producer.write("t", 2)
+    await producer.end(True)
+
+    assert [event for event in events if event["event"] == "staged_records_lost"] == []
+    assert await length(store) == 2
+
+
+async def test_commit_after_the_producers_were_lost_appends_what_is_staged(brokers: Brokers, store: Store) -> None:
+    producer = await brokers.producer().init()
+    await producer.write("t", 3)
+    await producer.write("t", 2)
+    await lose(store, "producers")
+
+    await producer.end(True)
+
+    assert (await length(store), await staged(store)) == (5, 0)
+
+
+async def test_commit_with_a_damaged_batch_appends_none(brokers: Brokers, store: Store) -> None:
+    """The script fails before its first XADD, so readers never get a part of the transaction."""
+    producer = await brokers.producer().init()
+    await producer.write("t", 3)
+    await producer.write("t", 2)
+    [name] = [name async for name in _names(store, "*:staged") if "/t:0}" in name]
+    field = f"{producer.id}:2"
+    value = await store.command("HGET", name, field)
+    await store.command("HSET", name, field, b"\xc1")
+    topic = brokers.all[0].context.catalog.get("default", "t")
+    assert topic is not None
+    marker = Marker(producer.id, producer.epoch, MarkerType.COMMIT, 1)
+
+    with pytest.raises(StoreUnavailable):
+        await completion.append_marker(brokers.all[0].context.logs, topic, 0, marker)
+    before = await length(store), await staged(store)
+    await store.command("HSET", name, field, value)
+    await completion.append_marker(brokers.all[0].context.logs, topic, 0, marker)
+
+    assert before == (0, 2)
+    assert (await length(store), await staged(store)) == (5, 0)
 
 
 # -- a broker is killed between any two steps

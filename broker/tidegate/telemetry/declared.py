@@ -138,7 +138,8 @@ LOGS_EVICTED: Final = _counter(
 )
 LOST_RECORDS: Final = _counter(
     "tidegate_log_lost_records",
-    "Records that this broker knew and that logs lack since Redis failed over or came back with older data.",
+    "Records that this broker knew and that logs lack since Redis failed over or came back with older data, or since "
+    "somebody deleted what a transaction had staged (format record).",
 )
 RECORDS_WITHOUT_OFFSET: Final = _counter(
     "tidegate_records_without_offset",

@@ -93,6 +93,14 @@ class RecordStream(OpenPartition):
         """This broker appended: its waiting fetches read again."""
         self.notify()
 
+    def lost_staged(self, producer_id: int, records: int) -> None:
+        """A transaction was committed without so many of its records: somebody deleted what was staged."""
+        self._services.lost_records += records
+        logger.warning(
+            "staged_records_lost", org=self.topic.org, topic=self.topic.name, partition=self.index,
+            producer_id=producer_id, records=records,
+        )  # fmt: skip
+
     def notify(self) -> None:
         """Something changed: drop the known offsets and call every listener."""
         self._known = None

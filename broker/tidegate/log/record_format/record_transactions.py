@@ -44,11 +44,13 @@ async def end_transaction(log: RecordStream, batch: Batch) -> Appended:
     if marker is None:
         raise InvalidRecord("a control batch without a marker")
     keys = log.keys
-    (appended,) = await log.run_on(
+    appended, lost = await log.run_on(
         WRITES, END_TRANSACTION, [keys.log, keys.meta, keys.producers, keys.staged],
         log.ids.bits, int(log.log_append_time), keys.wake, log.writer.name,
         marker.producer_id, marker.producer_epoch, marker.ended_ms, int(marker.type is MarkerType.COMMIT),
     )  # fmt: skip
+    if lost:
+        log.lost_staged(marker.producer_id, int(lost))
     if appended:
         log.appended()
     return Appended(NO_OFFSET, NO_OFFSET, 0, log.leader_epoch)
