@@ -18,7 +18,9 @@ from tests.support.consumers import ConsumerWorld
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
 from tidegate.apis import committed_offsets, slices
 from tidegate.apis.call import Call
+from tidegate.apis.queued_commits import QueuedCommit
 from tidegate.groups.commits import Commit, commit_arguments, commit_times_ms, sent_again
+from tidegate.groups.consumer.errors import OTHER_TYPE
 from tidegate.groups.offsets import COMMIT_OFFSETS, Offsets, entry_json, offset_field
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
@@ -498,6 +500,46 @@ async def test_commit_that_waited_in_its_broker_does_not_undo_a_newer_one(
     await clock.advance(600)
     clock_store.clock.observe(clock.now_ms, 0.0)
     assert await commit(5, perf_counter() - waited_s) == code
+
+
+@pytest.mark.parametrize(("behind", "code"), [(20, NOT_AVAILABLE), (None, NONE)], ids=["a commit behind it", "none"])
+async def test_commit_sent_again_to_a_downgraded_group_does_not_undo_the_one_behind_it(
+    clock: SteppedClock, clock_store: Store, monkeypatch: pytest.MonkeyPatch, behind: int | None, code: int
+) -> None:
+    """The broker took the group for one with member epochs; the next commit was stored before it heard otherwise."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, generation=2, members=["a"])
+    clock_store.clock.observe(clock.now_ms, 0.0)
+    broker = Broker(clock_store, FakeCatalog(T1))
+    types: Any = broker.context.consumers.known
+    held: asyncio.Queue[Callable[[], None]] = asyncio.Queue()
+    on_error = QueuedCommit._on_error
+
+    def hold(queued: QueuedCommit, answer: int) -> None:
+        if answer == OTHER_TYPE:
+            clock_store.clock.offset_s = clock.now_ms / 1000 - queued._commit.arrived_s  # it came now
+            held.put_nowait(lambda: on_error(queued, answer))
+        else:
+            on_error(queued, answer)
+
+    def commit(offset: int) -> asyncio.Task[Any]:
+        wanted = commit_request(8, generation=2, member_id="a", topics={"t1": {0: (offset, "")}})
+        return asyncio.ensure_future(broker.ask(wanted))
+
+    monkeypatch.setattr(QueuedCommit, "_on_error", hold)
+    monkeypatch.setattr(broker.context.consumers, "known", {keys.group: object()})
+    first = commit(10)
+    go_on = await asyncio.wait_for(held.get(), 30)
+    monkeypatch.setattr(broker.context.consumers, "known", types)
+    await clock.advance(200)
+    if behind is not None:
+        assert (await asyncio.wait_for(commit(behind), 30)).topics[0].partitions[0].error_code == NONE
+    go_on()
+    answer = await asyncio.wait_for(first, 30)
+
+    committed = await stored(clock_store, keys)
+    assert answer.topics[0].partitions[0].error_code == code
+    assert committed is not None and committed["offset"] == (10 if behind is None else behind)
 
 
 async def test_commit_in_parts_ends_when_its_client_has_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,7 +133,7 @@ class QueuedCommit:
         if self._scripts_left:
             self._queue_as_consumer(again=True)
         else:  # it is of another type by now
-            self._call.context.offsets.commit(self._keys, self._commit, self._on_code)
+            self._call.context.offsets.commit_again(self._keys, self._commit, self._on_code)
 
     def _refuse(self, code: int) -> None:
         if code == _GROUP_NOT_FOUND and self._call.version < _EPOCHS_FROM:

@@ -69,7 +69,7 @@ def commit_times_ms(
 def sent_again(times_ms: tuple[int, int]) -> tuple[int, int]:
     """The times of a commit that is sent again: however soon that is, commits behind it may be stored by now."""
     ends_ms, arrived_ms = times_ms
-    return ends_ms, -arrived_ms
+    return ends_ms, -abs(arrived_ms)
 
 
 class RecordCommit(NamedTuple):

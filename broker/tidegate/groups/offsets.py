@@ -200,6 +200,12 @@ class Offsets:
         else:
             queued[1].append((commit, on_code))
 
+    def commit_again(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
+        """As `commit`, at once, for one that was sent to the script of another type first."""
+        self._ask_version()
+        times_ms = commit_times_ms(self._store, keys.group, self._lease_ends_ms, commit.arrived_s)
+        self._send_commits([(keys, [(commit, on_code)])], sent_again(times_ms))
+
     def fetch(self, keys: GroupKeys, fields: Sequence[str], on_fetched: OnFetched) -> None:
         """Read the commits of `fields`."""
         if not fields:
@@ -275,12 +281,12 @@ class Offsets:
 
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
-    def _send_commits(self, groups: Gathered[QueuedBatch]) -> None:
+    def _send_commits(self, groups: Gathered[QueuedBatch], times_ms: tuple[int, int] | None = None) -> None:
         """Send commits in as few scripts as their groups and entries allow; a single commit is never split."""
         reply = _hand_out
         if self._prove is not None:
             reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
-        times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms, self._oldest_s)
+        times_ms = times_ms or commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms, self._oldest_s)
         call, size = self._call(times_ms, reply), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)
