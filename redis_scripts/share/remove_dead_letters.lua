@@ -11,7 +11,8 @@ Errors   none
 local call = redis.call
 for i = 2, #KEYS do
   local at = 3 * i - 5
-  if call("XDEL", KEYS[1], ARGV[at]) == 1 and call("HEXISTS", KEYS[i], "end") == 1 then
+  -- A key of another type has no counts; the entries behind it are removed all the same, or they would be written again.
+  if call("XDEL", KEYS[1], ARGV[at]) == 1 and redis.pcall("HEXISTS", KEYS[i], "end") == 1 then
     if ARGV[at + 1] ~= "0" then call("HINCRBY", KEYS[i], "dead_lettered", ARGV[at + 1]) end
     if ARGV[at + 2] ~= "0" then call("HINCRBY", KEYS[i], "dropped", ARGV[at + 2]) end
   end

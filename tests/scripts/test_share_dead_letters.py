@@ -17,12 +17,13 @@ from tidegate.errors import InvalidConfig, StoreUnavailable
 from tidegate.groups import configs
 from tidegate.groups.expiry import GroupExpiry
 from tidegate.groups.share import dead_letters
-from tidegate.groups.share.dead_letters import HOLD_MS, TAKE_DEAD_LETTERS
+from tidegate.groups.share.dead_letters import HOLD_MS, REMOVE_DEAD_LETTERS, TAKE_DEAD_LETTERS
 from tidegate.groups.share.dead_records import source_records
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.records.batch import Batch, iter_headers
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.records.record import Record, read_records
+from tidegate.store.store import Store
 
 TARGET = "dlq.jobs"
 REJECTED = "Offset rejected by client."
@@ -398,3 +399,18 @@ async def test_letters_of_records_that_the_writing_broker_has_not_noticed_have_t
 
     (letter,) = await letters(shares)
     assert letter.value is not None
+
+
+async def test_remove_beside_a_damaged_partition_removes_every_letter(store: Store) -> None:
+    """A script that stopped at the first would leave the others, which would be written again."""
+    keys = store.group_keys("default", "g")
+    partitions = [keys.share("ab" * 16, index)[0] for index in range(2)]
+    await store.command("SET", partitions[0], "foreign")
+    await store.command("HSET", partitions[1], "end", 5)
+    for number in (1, 2):
+        await store.command("XADD", keys.dead_letters, f"{number}-0", "letter", "")
+
+    await store.run(REMOVE_DEAD_LETTERS, [keys.dead_letters, *partitions], "1-0", 1, 0, "2-0", 3, 1)
+
+    assert await store.command("XLEN", keys.dead_letters) == 0
+    assert await store.command("HMGET", partitions[1], "dead_lettered", "dropped") == [b"3", b"1"]
