@@ -26,6 +26,7 @@ from tests.chaos.hostile import (
     make_topics,
     many,
     measure,
+    measure_work,
     measured_broker,
 )
 from tests.kit.wire import decode_response, encode_request
@@ -304,6 +305,24 @@ def test_offset_fetch_that_repeats_a_group_leaves_neighbour_served(broker: Measu
     assert len(request) < LARGE_BYTES, "so it is handled inline"
     assert codes_of(request, answer) == {E.none, E.coordinator_load_in_progress}
     measured.check()
+
+
+def test_batch_to_each_of_many_partitions_leaves_neighbour_served(broker: MeasuredBroker, broad_group: str) -> None:
+    """About once a second, as often as a broker sweeps the logs that were appended to."""
+    batch = build_batch([NewRecord(b"v", timestamp=int(time.time() * 1000))])
+    request = encode_request(produce_request([(broad_group, [(index, batch) for index in range(10_000)])]), 7)
+    answers = [ask(broker, request)]  # opens the logs, which is not measured here
+
+    def work() -> tuple[int, int]:
+        for _ in range(many(10, 3)):
+            answers.append(ask(broker, request))
+            time.sleep(1)
+        return len(request) * len(answers), sum(map(len, answers))
+
+    measured = measure_work(broker, "a batch to each of 10,000 partitions, each second", work)
+
+    assert {code for answer in answers for code in codes_of(request, answer)} == {E.none}
+    measured.check_loop()  # the 10,000 logs stay in memory
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log.compaction_requests import Refresh
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
 
 _SWEEP_MS: Final = 1_000
+_AT_ONCE: Final = 500
+"""Logs that a background task handles before other work of the event loop: up to 20 us each, with their commands."""
 _SWEEP_CHECKS_MAX: Final = 2_000
 """Logs that a sweep checks, 2 us each, while there are too many."""
 
 AnyLog = PartitionLog | RecordLog
 FetchedLog = PartitionLog | RecordReader
+Log = TypeVar("Log", PartitionLog, RecordLog)
 
 
 class Logs(PartitionServices):
@@ -137,49 +141,71 @@ class Logs(PartitionServices):
 
     async def _sweep(self) -> None:
         """Each second: write progress and upkeep of what was appended, and end idle subscriptions."""
-        dirty, now_s = list(self.dirty), self.loop.time()
-        self.dirty.clear()
-        self._note_changed(dirty)
-        due: list[str] = []
+        now_s = self.loop.time()
+        async for changed in _slices({**self.dirty, **self.moved_starts}):
+            self._write(changed)
+        new, self.new_record_logs = self.new_record_logs, set()
+        async for opened in _slices(new):
+            self._queue_upkeep(opened)
+        async for subscribed in _slices(self.is_subscribed):
+            for log in subscribed:
+                log.guarded(log.subscription.sweep, now_s)
+                if log not in self.is_subscribed:  # what other brokers appended made it larger
+                    log.guarded(self.open_logs.measure, log)
+        self.open_logs.evict(_SWEEP_CHECKS_MAX)
+
+    def _write(self, changed: Sequence[PartitionLog]) -> None:
+        """Note what changed, and write the progress of the dirty logs among it. Those stay dirty until now: `close`
+        writes what an interrupted sweep has left."""
+        dirty = [log for log in changed if log in self.dirty]
+        for log in changed:
+            self.dirty.pop(log, None)
+            self.moved_starts.pop(log, None)
+        self._note_changed(changed)
         for log in dirty:
             log.guarded(log.progress.write)
             log.guarded(self.open_logs.measure, log)
-        new, self.new_record_logs = self.new_record_logs, set()
-        used: list[AnyLog] = [*dirty, *new]
-        for one in used:
-            item = upkeep_item(one.topic, one.index)
-            if item not in self._upkeep_known:
-                self._upkeep_known.add(item)
-                due.append(item)
-        if due:
-            args: list[Arg] = ["ZADD", self.store.cluster_keys.upkeep, "NX"]
-            for item in due:
-                args += (0, item)
+        self._queue_upkeep(dirty)
 
-            def queued(reply: Any) -> None:
-                if not isinstance(reply, int):
-                    self._upkeep_known.difference_update(due)  # the next sweep adds it again
-                    self.dirty.update(dict.fromkeys(dirty))
-                    self.new_record_logs.update(new)
-
-            self.store.send(args, queued)
-        for log in list(self.is_subscribed):
-            log.guarded(log.subscription.sweep, now_s)
-            if log not in self.is_subscribed:  # what other brokers appended made it larger
-                log.guarded(self.open_logs.measure, log)
-        self.open_logs.evict(_SWEEP_CHECKS_MAX)
-
-    def _note_changed(self, appended: Iterable[PartitionLog]) -> None:
+    def _note_changed(self, changed: Iterable[PartitionLog]) -> None:
         """Note logs that changed for the broker that samples lag, which reads others rarely."""
-        changed, self.moved_starts = dict.fromkeys((*appended, *self.moved_starts)), {}
-        if changed and self._lag_is_sampled:
+        if self._lag_is_sampled:
             names = (upkeep_item(log.topic, log.index) for log in changed)
             note(self.store.send, self.store.cluster_keys.changed_logs, names)
 
+    def _queue_upkeep(self, used: Iterable[AnyLog]) -> None:
+        """Add logs to the upkeep list that this broker has not added yet; at the next sweep if Redis is away."""
+        due: dict[str, AnyLog] = {}
+        for log in used:
+            item = upkeep_item(log.topic, log.index)
+            if item not in self._upkeep_known:
+                due[item] = log
+        if not due:
+            return
+        self._upkeep_known.update(due)
+        args: list[Arg] = ["ZADD", self.store.cluster_keys.upkeep, "NX"]
+        for item in due:
+            args += (0, item)
+
+        def queued(reply: Any) -> None:
+            if not isinstance(reply, int):
+                self._upkeep_known.difference_update(due)
+                for log in due.values():
+                    if isinstance(log, RecordLog):
+                        self.new_record_logs.add(log)
+                    else:
+                        self.dirty[log] = None
+
+        self.store.send(args, queued)
+
     async def _poll(self) -> None:
         """Cover lost messages: XREAD the subscribed logs that were not verified since the last poll."""
+        async for subscribed in _slices(self.is_subscribed):
+            self._poll_some(subscribed)
+
+    def _poll_some(self, subscribed: Sequence[PartitionLog]) -> None:
         stale: list[PartitionLog] = []
-        for log in list(self.is_subscribed):
+        for log in subscribed:
             if log.subscription.wanted:
                 if log.state is None:
                     log.guarded(log.refresher.refresh, _ignore)
@@ -188,6 +214,15 @@ class Logs(PartitionServices):
         ends = {log.keys.log: f"{log.state.end}-0" for log in stale if log.state is not None}
         logs = {log.keys.log: log for log in stale}
         poll_streams(self.store, ends, lambda key: logs[key].refresher.refresh(_ignore))
+
+
+async def _slices(logs: Iterable[Log]) -> AsyncIterator[list[Log]]:
+    """The logs of now, in lists between which the event loop runs other work. None of them is evicted meanwhile."""
+    left = list(logs)
+    for first in range(0, len(left), _AT_ONCE):
+        if first:
+            await asyncio.sleep(0)
+        yield left[first : first + _AT_ONCE]
 
 
 def _ignore(_: Any) -> None:
