@@ -19,6 +19,7 @@ from tests.unit.apis import fakes
 from tests.unit.apis.fakes import BATCH, BATCH_BYTES, FakeBroker, FakeLog
 from tidegate.apis import fetch, waiting_fetches
 from tidegate.apis.fetch import Fetching
+from tidegate.apis.waiting_fetches import FetchWaits
 from tidegate.protocol import log_writers
 from tidegate.records.batch import Codec
 
@@ -294,3 +295,65 @@ async def test_batch_that_old_clients_cannot_read_is_refused_to_them_alone(monke
 
     errors = [asked.answer.result().responses[0].partitions[0].error_code.value for asked in (old, new)]
     assert errors == [76, 0]
+
+
+TWO = [("t", [(0, 0), (1, 0)])]
+MANY = 600
+
+
+def parked_at_two_logs() -> tuple[FakeBroker, list[FakeLog], list[Asked]]:
+    """Fetches whose answer depends on two logs, so that each reads by itself."""
+    logs = [FakeLog(), FakeLog()]
+    broker, request = FakeBroker(logs), fetch_request(TWO, max_wait_ms=60_000)
+    return broker, logs, [broker.connect(number).send(request) for number in range(MANY)]
+
+
+async def most_answered(parked: Sequence[Asked]) -> int:
+    """How many of the fetches were answered in one round of the event loop, until all are."""
+    answered = [0]
+    while answered[-1] < len(parked):
+        await asyncio.sleep(0)
+        answered.append(sum(asked.answer.done() for asked in parked))
+    return max(after - before for before, after in itertools.pairwise(answered))
+
+
+async def test_other_work_runs_between_many_fetches_that_read_by_themselves():
+    _, logs, parked = parked_at_two_logs()
+    for log in logs:
+        log.grow()
+
+    assert await most_answered(parked) <= waiting_fetches.ANSWERS_PER_TICK
+
+
+async def test_other_work_runs_between_many_fetches_of_a_log_without_records():
+    log = FakeLog()
+    broker, request = FakeBroker([log]), fetch_request(ONE, max_wait_ms=60_000)
+    parked = [broker.connect(number).send(request) for number in range(MANY)]
+    log.start = log.end = 5
+    log.changed()
+
+    assert await most_answered(parked) <= waiting_fetches.ANSWERS_PER_TICK
+
+
+async def test_other_work_runs_between_many_fetches_of_a_drain():
+    broker, _, parked = parked_at_two_logs()
+    broker.draining.set()
+
+    assert await most_answered(parked) <= waiting_fetches.ANSWERS_PER_TICK
+
+
+async def test_other_work_runs_between_many_woken_fetches():
+    waits, resumed = FetchWaits(), list[int]()
+
+    class Woken:
+        def resume(self) -> None:
+            resumed.append(1)
+
+    for _ in range(MANY):
+        waits.wake(Woken())  # type: ignore[arg-type]
+    counts = [0]
+    while len(resumed) < MANY:
+        await asyncio.sleep(0)
+        counts.append(len(resumed))
+
+    assert max(after - before for before, after in itertools.pairwise(counts)) <= waiting_fetches.ANSWERS_PER_TICK
