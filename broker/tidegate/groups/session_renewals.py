@@ -23,6 +23,9 @@ RENEWED_AGAIN_S: Final = 0.5
 _SHARE: Final = 1 / 8
 """Nor longer than this share of the time for which snapshots answer, and one interval more: sessions may be short."""
 
+_AT_ONCE: Final = 1_000
+"""Members and groups together that are sent before the event loop runs other work: 4 us each, with their scripts."""
+
 Renewals = Sequence[tuple[GroupKeys, Sequence[MemberRef]]]
 
 
@@ -64,9 +67,19 @@ class SessionRenewals:
 
     def _send_due(self) -> None:
         self._timer, now_s = None, self._clock()
-        self._take([ref for ref, due_s in self._due_s.items() if due_s <= now_s], now_s)
+        due: list[str] = []
+        count, wait_s = 0, RENEWAL_INTERVAL_S
+        for ref, due_s in self._due_s.items():
+            if due_s > now_s:
+                continue
+            if count >= _AT_ONCE:
+                wait_s = 0.0  # the others soon
+                break
+            due.append(ref)
+            count += 1 + len(self._members[ref])
+        self._take(due, now_s)
         if self._members:
-            self._timer = self._loop.call_later(RENEWAL_INTERVAL_S, self._send_due)
+            self._timer = self._loop.call_later(wait_s, self._send_due)
 
     def _take(self, refs: Iterable[str], now_s: float) -> None:
         renewals = []
