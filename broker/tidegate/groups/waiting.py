@@ -149,6 +149,7 @@ class GroupWaits:
         self._settings = settings
         self.entries: dict[str, _Entry] = {}
         self._on_status = on_status
+        self._missed = False
         self._poll_ms = min(POLL_MS, PARK_LEASE_MS // _RENEWALS_PER_LEASE)
         self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
         self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
@@ -225,13 +226,19 @@ class GroupWaits:
 
     def _on_group_change(self, payload: bytes | None) -> None:
         if payload is None:
-            for entry in self.entries.values():
-                self._wake(entry)
+            if not self._missed:  # after a lost subscription every channel reports it
+                self._missed = True
+                asyncio.get_running_loop().call_soon(self._wake_all)
             return
         ref, _, _, version = payload.rsplit(b":", 3)
         found = self.entries.get(ref.decode())
         if found is not None and int(version) > found.observed_version:
             self._wake(found)
+
+    def _wake_all(self) -> None:
+        self._missed = False
+        for entry in self.entries.values():
+            self._wake(entry)
 
     @staticmethod
     def _wake(entry: _Entry) -> None:

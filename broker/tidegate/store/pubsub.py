@@ -1,14 +1,14 @@
 """Deliver pub/sub messages to local listeners. A message only triggers a read; it carries no authoritative data.
 
 A lost message delays a waiter by its poll interval at most. Channels are subscribed on first use, and again after
-each reconnection; every listener is then called once, because messages may have been lost.
+each reconnection; every listener is then called once, soon, because messages may have been lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +19,9 @@ logger = structlog.get_logger()
 OnMessage = Callable[[bytes | None], None]
 """Called with a message's payload, or None if messages may have been lost."""
 
+_AT_ONCE: Final = 200
+"""Channels whose listeners are called after a reconnection before the event loop runs other work: each may read."""
+
 
 class PubSub:
     """The subscriptions of one broker over one push link."""
@@ -27,6 +30,8 @@ class PubSub:
         self._link = link
         self._listeners: dict[bytes, dict[OnMessage, None]] = {}
         self._acks: dict[bytes, asyncio.Future[None]] = {}
+        self._missed: list[bytes] = []
+        """Channels whose listeners are still to be called after a reconnection."""
         link.on_up.append(self._resubscribe)
         link.on_push = self._deliver
 
@@ -68,8 +73,16 @@ class PubSub:
     def _resubscribe(self, _: Link) -> None:
         if self._listeners:
             self._subscribe(list(self._listeners))
-            for name in list(self._listeners):
-                self._notify(name, None)
+            is_under_way, self._missed = bool(self._missed), list(self._listeners)
+            if not is_under_way:
+                self._notify_missed()
+
+    def _notify_missed(self) -> None:
+        names, self._missed = self._missed[:_AT_ONCE], self._missed[_AT_ONCE:]
+        if self._missed:
+            asyncio.get_running_loop().call_soon(self._notify_missed)
+        for name in names:
+            self._notify(name, None)
 
     def _notify(self, name: bytes, payload: bytes | None) -> None:
         """Call the listeners; an exception of one (or a foreign payload) does not affect the others."""
