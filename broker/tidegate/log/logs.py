@@ -120,9 +120,15 @@ class Logs(PartitionServices):
         return log
 
     def forget_topic(self, topic: Topic) -> None:
-        """Close the logs of a removed topic; waiting requests receive UnknownTopicOrPartition."""
-        for key in [key for key in self.open_logs if key[0] == topic.topic_hex]:
-            self.open_logs.remove(key).close(UnknownTopicOrPartition())
+        """Close the logs of a removed topic, many in slices; waiting requests receive UnknownTopicOrPartition."""
+        self._close_removed([key for key in self.open_logs if key[0] == topic.topic_hex])
+
+    def _close_removed(self, keys: Sequence[tuple[str, int]]) -> None:
+        if len(keys) > _AT_ONCE:
+            self.loop.call_soon(self._close_removed, keys[_AT_ONCE:])
+        for key in keys[:_AT_ONCE]:
+            if key in self.open_logs:  # not evicted meanwhile
+                self.open_logs.remove(key).close(UnknownTopicOrPartition())
 
     def drop_states(self, node: Node | None = None) -> None:
         """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""

@@ -11,6 +11,7 @@ import pytest
 from tests.support.logs import FakeTopic
 from tests.support.rounds import counted_rounds
 from tests.unit.log.test_open_logs import state_of
+from tidegate.errors import KafkaError
 from tidegate.log.append_subscription import AppendSubscription
 from tidegate.log.log_refresh import LogRefresher
 from tidegate.log.logs import Logs
@@ -101,6 +102,26 @@ async def test_poll_pauses_between_subscriptions(logs: Logs, monkeypatch: pytest
 
     assert rounds.total == COUNT
     assert rounds.most <= AT_ONCE
+
+
+async def test_removed_topic_is_closed_with_pauses(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscribe(logs)
+    close = PartitionLog.close
+
+    with counted_rounds() as rounds:
+
+        def counted(self: PartitionLog, reason: KafkaError) -> None:
+            rounds.note()
+            close(self, reason)
+
+        monkeypatch.setattr(PartitionLog, "close", counted)
+        logs.forget_topic(TOPIC)
+        while logs.open_logs:
+            await asyncio.sleep(0)
+
+    assert rounds.total == COUNT
+    assert rounds.most <= AT_ONCE
+    assert not logs.is_subscribed
 
 
 async def test_append_during_a_sweep_is_written_by_this_one_or_the_next(
