@@ -64,8 +64,8 @@ DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
 """Limit of memory for one decompressed batch: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _COMPACT: Final = "compact"
-_SLICE: Final = 500
-"""Partitions of a request that are queued before other requests run."""
+_SLICE: Final = 200
+"""Partitions of a request that are queued before other requests run: 12 ms if their logs must be opened, 60 us each."""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
 
 Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str | None]
