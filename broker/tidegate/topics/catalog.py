@@ -31,6 +31,7 @@ from tidegate.store.outcome import FaultyKeys
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
+from tidegate.topics.cached_topics import TOPICS_AT_ONCE, CachedTopics, slices
 from tidegate.topics.configs import TopicConfig
 from tidegate.topics.model import Record, Topic, TopicState
 from tidegate.topics.steps import OnDeletedOffsets, PartitionStorage, TopicSteps, new_topic_id
@@ -71,8 +72,9 @@ class Catalog:
         self._settings = settings
         self._keys = store.cluster_keys
         self.steps = TopicSteps(store, storage, on_deleted_offsets)
-        self._topics: dict[str, dict[str, Topic]] = {}
-        self._by_id: dict[tuple[str, UUID], Topic] = {}
+        self._cached = CachedTopics(settings)
+        self.get, self.by_id = self._cached.get, self._cached.by_id
+        self.topics, self.all_topics = self._cached.topics, self._cached.all_topics
         self._records: dict[str, Record] = {}
         self._stored = StoredTopics()
         self._stored_version = _RELOAD
@@ -125,24 +127,6 @@ class Catalog:
         """The store's version that the cache reflects; lower than any version if it must be reloaded."""
         return self._stored_version
 
-    def get(self, org: str, name: str) -> Topic | None:
-        """A ready topic in the cache."""
-        of_org = self._topics.get(org)
-        return None if of_org is None else of_org.get(name)
-
-    def by_id(self, org: str, topic_id: UUID) -> Topic | None:
-        """A ready topic in the cache, by its id."""
-        return self._by_id.get((org, topic_id))
-
-    def topics(self, org: str) -> list[Topic]:
-        """The ready topics of an organisation, in order of name."""
-        of_org = self._topics.get(org, {})
-        return [of_org[name] for name in sorted(of_org)]
-
-    def all_topics(self) -> list[Topic]:
-        """The ready topics of every organisation."""
-        return list(self._by_id.values())
-
     async def find(self, org: str, name: str) -> Topic | None:
         """A topic; on a cache miss refreshes, and finishes an incomplete creation. Raises StoreUnavailable."""
         topic = self.get(org, name)
@@ -188,11 +172,13 @@ class Catalog:
         if await self._restore_lost(self._records.keys() - dict(listed).keys()):
             listed = pairs(await self._store.command("HGETALL", self._keys.topics))
         found = await read_topics(self._store, listed, self._stored, self.get)
-        for field in self._records.keys() - found.records.keys():
-            self._forget(field)
-        for field in found.changed:
-            self._forget(field, stays=found.records[field])
-            self._know(field, found.records[field], found.overrides.get(field, {}))
+        async for some in slices(self._records.keys() - found.records.keys()):
+            for field in some:
+                self._forget(field)
+        async for some in slices(found.changed):
+            for field in some:
+                self._forget(field, stays=found.records[field])
+                self._cached.add(field, found.records[field], found.overrides.get(field, {}))
         if found.changed or len(self._records) != len(found.records):
             self.version += 1
         self._stored, self._records, self._stored_version = found, found.records, stored
@@ -211,31 +197,22 @@ class Catalog:
                 restored = True
         return restored
 
-    def _know(self, field: str, record: Record, overrides: Mapping[str, str]) -> None:
-        if record.state is not TopicState.READY:
-            return
-        org, name = field.split("/", 1)
-        config = configs.effective(self._settings, overrides)
-        topic = Topic(
-            org, name, record.topic_id, record.partitions, record.format, record.state.value, overrides, config
-        )
-        self._topics.setdefault(org, {})[name] = topic
-        self._by_id[org, record.topic_id] = topic
-
     def apply_defaults(self) -> None:
-        """Compute the configs of all topics again, because the broker's defaults changed."""
-        for field, record in self._records.items():
-            if topic := self.get(*field.split("/", 1)):
-                self._know(field, record, topic.overrides)
-        self.version += 1
+        """Compute the configs of all topics again, soon, because the broker's defaults changed."""
+        self._apply_defaults(self.all_topics())
+
+    def _apply_defaults(self, topics: list[Topic]) -> None:
+        self._cached.apply_defaults(topics[:TOPICS_AT_ONCE])
+        if len(topics) > TOPICS_AT_ONCE:
+            asyncio.get_running_loop().call_soon(self._apply_defaults, topics[TOPICS_AT_ONCE:])
+        else:
+            self.version += 1
 
     def _forget(self, field: str, stays: Record | None = None) -> None:
         """Remove a topic from the cache, and call `on_removed` unless `stays` is the same topic and ready."""
-        org, name = field.split("/", 1)
-        topic = self._topics.get(org, {}).pop(name, None)
+        topic = self._cached.remove(field)
         if topic is None:
             return
-        del self._by_id[org, topic.topic_id]
         gone = stays is None or stays.topic_id != topic.topic_id or stays.state is not TopicState.READY
         if gone and self._on_removed is not None:
             self._on_removed(topic)

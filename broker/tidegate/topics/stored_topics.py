@@ -8,6 +8,7 @@ from typing import Any
 
 from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.store import Store
+from tidegate.topics.cached_topics import slices
 from tidegate.topics.model import Record, Topic, TopicState
 
 
@@ -53,7 +54,9 @@ async def read_topics(
         name for name, text in found.texts.items() if before.texts.get(name) != text or name in before.faulty_configs
     ]
     found.records = {name: before.records[name] for name in found.texts.keys() - found.changed}
-    parsed = _parse(store, {name: found.texts[name] for name in found.changed})
+    parsed: dict[str, Record] = {}
+    async for some in slices(found.changed):
+        parsed |= _parse(store, {name: found.texts[name] for name in some})
     found.records |= parsed
     for name in set(found.changed) - parsed.keys():
         found.leave_as_it_was(name, before)
