@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import structlog
+
 from tidegate.errors import InvalidTxnState, StoreUnavailable, UnknownTopicOrPartition
 from tidegate.log.compaction_requests import Refresh
 from tidegate.log.failover_epoch import FailoverEpochs
@@ -27,6 +29,8 @@ from tidegate.telemetry.metrics import metrics
 
 if TYPE_CHECKING:
     from tidegate.topics.catalog import Topic
+
+logger = structlog.get_logger()
 
 _SWEEP_MS: Final = 1_000
 _AT_ONCE: Final = 500
@@ -133,15 +137,12 @@ class Logs(PartitionServices):
     def drop_states(self, node: Node | None = None) -> None:
         """Void the cached states of a node's logs (or of all): a connection or the broker lease was lost."""
         self._upkeep_known.clear()
-        for log in self.open_logs.values():
-            if node is None or log.lanes.depends_on(node):
-                log.void("connections or lease lost")
+        dependent = [log for log in self.open_logs.values() if node is None or log.lanes.depends_on(node)]
+        _void(dependent, "connections or lease lost")
 
     def _logs_moved(self) -> None:
         """Void the states whose node changed: failover epochs are checked per node (design, rule 8)."""
-        for log in self.open_logs.values():
-            if log.lanes.has_moved:
-                log.void("the log is at another node")
+        _void([log for log in self.open_logs.values() if log.lanes.has_moved], "the log is at another node")
 
     # -- background tasks
 
@@ -229,6 +230,14 @@ async def _slices(logs: Iterable[Log]) -> AsyncIterator[list[Log]]:
         if first:
             await asyncio.sleep(0)
         yield left[first : first + _AT_ONCE]
+
+
+def _void(logs: Sequence[AnyLog], reason: str) -> None:
+    """Discard the states of logs without a pause: none may be used any more."""
+    for log in logs:
+        log.void(None)
+    if logs:
+        logger.debug("log_states_invalidated", logs=len(logs), reason=reason)
 
 
 def _ignore(_: Any) -> None:

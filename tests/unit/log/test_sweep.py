@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.support.logs import FakeTopic
 from tests.support.rounds import counted_rounds
@@ -19,6 +20,7 @@ from tidegate.log.partition import PartitionLog
 from tidegate.log.progress import Progress
 from tidegate.log.upkeep import upkeep_item
 from tidegate.settings import Settings
+from tidegate.store.key_lanes import KeyLanes
 from tidegate.store.store import Store
 
 AT_ONCE = 500
@@ -184,3 +186,17 @@ async def test_log_of_a_sweep_is_not_evicted_before_it_is_written(logs: Logs, mo
     await sweep
 
     assert len(written) == COUNT
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+async def test_states_of_many_logs_are_voided_with_one_line(
+    logs: Logs, monkeypatch: pytest.MonkeyPatch, is_moved: bool
+) -> None:
+    opened = open_logs(logs)
+    monkeypatch.setattr(KeyLanes, "has_moved", is_moved)
+
+    with capture_logs() as lines:
+        logs._logs_moved() if is_moved else logs.drop_states()
+
+    assert all(log.state is None for log in opened)
+    assert [line["logs"] for line in lines] == [COUNT]

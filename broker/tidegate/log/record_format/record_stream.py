@@ -118,6 +118,6 @@ class RecordStream(OpenPartition):
         self.store.pubsub.forget(self.keys.wake, self._message)
         self._services.record_poll.remove(self)
 
-    def void(self, reason: str) -> None:
+    def void(self, reason: str | None) -> None:
         """A connection was lost, or the log moved: nothing cached is used."""
         self._known = None
