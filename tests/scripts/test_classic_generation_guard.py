@@ -23,7 +23,7 @@ from tidegate.groups.offsets import Offsets, entry_json, offset_field
 from tidegate.groups.staged_offsets import stage
 from tidegate.groups.waiters import GroupStatus
 from tidegate.store.link import Arg
-from tidegate.store.outcome import Refused
+from tidegate.store.outcome import Refused, Unknown
 from tidegate.store.scripts import Script
 from tidegate.store.store import OnScript, Store
 
@@ -314,6 +314,29 @@ async def test_all_brokers_new_faulty_group_is_bumped_once_repaired(
             await asyncio.sleep(0.01)
     assert await meet(world, a, b) == {SKIP + 2}
     assert not world.brokers[0].generation_guard._faulty
+
+
+async def test_all_brokers_new_faulty_group_is_bumped_also_after_an_outage(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.stable("a")
+    await given_lost_writes(world)
+    held, generation_guard = await put_away(world.store, world.keys.sessions), world.brokers[0].generation_guard
+    await generation_guard.skip_lost_generations(7)
+
+    def lost(script: Script, keys: Sequence[str], args: Sequence[Arg], on_reply: OnScript) -> None:
+        on_reply(Unknown("the connection ended"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.brokers[0].store, "send_script", lost)
+        patched.setattr(world.brokers[0].store.metadata_node.control, "connected", False)
+        generation_guard._try_one_faulty()
+    await world.store.command("RESTORE", world.keys.sessions, 0, held, "REPLACE")
+    generation_guard._try_one_faulty()
+
+    async with asyncio.timeout(30):
+        while (await world.state())[0] != "PreparingRebalance":
+            await asyncio.sleep(0.01)
 
 
 async def test_all_brokers_new_faulty_index_of_a_shard_is_named(world: World) -> None:

@@ -168,7 +168,7 @@ class GenerationGuard:
                 self._bump(refused)
                 if was_faulty:
                     self._retry_all_faulty()
-            elif isinstance(reply, Faulty):
+            elif isinstance(reply, Faulty) or reported == _NOTHING:  # no new connection reports what nobody remembers
                 self._retry_later(ref, reported)
             elif self._node_of(ref).control.connected:  # the node accepts no writes yet from any broker
                 self._refused[ref] = reported
