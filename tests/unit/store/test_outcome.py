@@ -14,6 +14,7 @@ from tidegate.store.outcome import (
     Ok,
     Refused,
     Stale,
+    StoreRefused,
     Unknown,
     append_failure_of,
     error_of_command,
@@ -50,8 +51,8 @@ def test_failure_of_error_replies(reply: object, failure: Failure) -> None:
     [
         ("WRONGTYPE Operation against a key holding the wrong kind of value", FaultyKeys, FaultyKeys),
         ("ERR user_script:7: attempt to compare nil with number", FaultyKeys, StoreUnavailable),
-        ("OOM command not allowed", StoreUnavailable, StoreUnavailable),
-        ("LOADING Redis is loading", StoreUnavailable, StoreUnavailable),
+        ("OOM command not allowed", StoreRefused, StoreUnavailable),
+        ("LOADING Redis is loading", StoreRefused, StoreUnavailable),
     ],
 )
 def test_error_of_one_key_differs_from_an_outage(text: str, of_script: type, of_command: type) -> None:
