@@ -23,6 +23,7 @@ from tidegate.monitoring.lag_reading import (
     LagReader,
     LogEndsReadings,
     Place,
+    with_pauses,
 )
 from tidegate.monitoring.rebalance_counts import RebalanceCounts
 from tidegate.settings import Settings
@@ -100,7 +101,7 @@ class ClusterPage:
 
     # -- groups
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
+    async def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
         this, name = self._round, group.name
         this.log_ends |= log_ends
@@ -119,15 +120,15 @@ class ClusterPage:
             this.partitions_left -= len(group.commits)
         else:
             this.left_out["group_partitions"] += len(group.commits)
-        topics = self._lags(group, log_ends, whole)
+        topics = await self._lags(group, log_ends, whole)
         for topic, lag in topics.items():
             self._topic_of_group(group, named, topic, lag)
-        self._foreign.group(this.page, group, owners, topics, whole)
+        await self._foreign.group(this.page, group, owners, topics, whole)
 
-    def _lags(self, group: GroupRead, log_ends: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
+    async def _lags(self, group: GroupRead, log_ends: LogEndsReadings, whole: bool) -> dict[str, TopicLag]:
         """The group's lag by topic; `whole`: with one series for each partition."""
         add, name, topics = self._round.page.add, group.name, defaultdict[str, TopicLag](TopicLag)
-        for place, (committed, _) in group.commits.items():
+        async for place, (committed, _) in with_pauses(group.commits.items()):
             ends = log_ends.get((name.org, place))
             if ends is None:
                 continue
@@ -213,7 +214,7 @@ class ClusterPage:
         size = sum(ends.size for ends in log_ends.values())
         add(own.TOPIC_REDIS_BYTES, named, size)
         is_archived = topic.config.remote_storage and topic.overrides.get("remote.log.copy.disable") != "true"
-        for index, ends in log_ends.items():
+        async for index, ends in with_pauses(log_ends.items()):
             placed = f"{named},{labels(partition=str(index))}"
             add(own.PARTITION_START, placed, ends.log_start)
             add(own.PARTITION_END, placed, ends.log_end)
@@ -223,5 +224,5 @@ class ClusterPage:
                     add(own.ARCHIVE_END, placed, int(await self._store.command("HGET", keys.archive, "end") or 0))
                 except FaultyKeys as error:
                     reader.leave_out(UNREADABLE_PARTITIONS, {f"{topic.org}/{topic.name}:{index}": error})
-        self._foreign.topic(this.page, topic, log_ends)
+        await self._foreign.topic(this.page, topic, log_ends)
         return size

@@ -15,7 +15,7 @@ import tidegate
 from tidegate.cluster.broker_lease import BrokerInfo
 from tidegate.cluster.placement import coordinator_of, leader_of
 from tidegate.groups.model import GroupState
-from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LogEndsReading, Place
+from tidegate.monitoring.lag_reading import FindTopic, GroupRead, LogEndsReading, Place, with_pauses
 from tidegate.telemetry import declared_foreign as names
 from tidegate.telemetry.declared import Declared
 from tidegate.telemetry.pages import Gauges, labels
@@ -60,7 +60,7 @@ class Names(Protocol):
     def families(self) -> Iterable[Declared]:
         """The declarations of its metrics."""
 
-    def group(
+    async def group(
         self,
         page: Gauges,
         group: GroupRead,
@@ -70,7 +70,7 @@ class Names(Protocol):
     ) -> None:
         """Add a group; `whole`: with its partitions."""
 
-    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    async def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Add a topic and its logs."""
 
     def cluster(self, page: Gauges) -> None:
@@ -84,7 +84,7 @@ class ForeignNames:
         self._all: list[Names] = [KafkaExporter(brokers, find_topic), Kminion(brokers)]
         self.families = [family for one in self._all for family in one.families]
 
-    def group(
+    async def group(
         self,
         page: Gauges,
         group: GroupRead,
@@ -94,12 +94,12 @@ class ForeignNames:
     ) -> None:
         """Add a group; `whole`: with its partitions."""
         for one in self._all:
-            one.group(page, group, owners, topics, whole)
+            await one.group(page, group, owners, topics, whole)
 
-    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    async def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Add a topic and its logs."""
         for one in self._all:
-            one.topic(page, topic, log_ends)
+            await one.topic(page, topic, log_ends)
 
     def cluster(self, page: Gauges) -> None:
         """Add the brokers, at the end of a round."""
@@ -119,7 +119,7 @@ class KafkaExporter:
     def __init__(self, brokers: Brokers, find_topic: FindTopic) -> None:
         self._brokers, self._find_topic = brokers, find_topic
 
-    def group(
+    async def group(
         self,
         page: Gauges,
         group: GroupRead,
@@ -137,17 +137,17 @@ class KafkaExporter:
             missing = count - len(lag.partitions)
             page.add(names.KE_COMMITTED_SUM, named, lag.committed_sum - max(missing, 0))
             page.add(names.KE_LAG_SUM, named, lag.records)
-            for index in range(count) if whole else ():
+            async for index in with_pauses(range(count) if whole else ()):
                 committed, behind = lag.partitions.get(index, (-1, -1))
                 placed = f'{named},partition="{index}"'
                 page.add(names.KE_COMMITTED, placed, committed)
                 page.add(names.KE_LAG, placed, behind)
 
-    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    async def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Each partition has one replica, on the broker that is its partition leader."""
         named, preferred = labels(topic=topic.name, **_org(topic.org)), self._brokers.preferred()
         page.add(names.KE_TOPIC_PARTITIONS, named, topic.partition_count)
-        for index, ends in log_ends.items():
+        async for index, ends in with_pauses(log_ends.items()):
             placed = f'{named},partition="{index}"'
             page.add(names.KE_CURRENT, placed, ends.log_end)
             page.add(names.KE_OLDEST, placed, ends.log_start)
@@ -176,7 +176,7 @@ class Kminion:
         self._brokers = brokers
         self._bytes: Counter[int] = Counter()
 
-    def group(
+    async def group(
         self,
         page: Gauges,
         group: GroupRead,
@@ -204,7 +204,7 @@ class Kminion:
             topic = f"{named},{labels(topic_name=name)}"
             page.add(names.KM_OFFSET_SUM, topic, lag.committed_sum)
             page.add(names.KM_TOPIC_LAG, topic, lag.records)
-            for index, (_, behind) in lag.partitions.items() if whole else ():
+            async for index, (_, behind) in with_pauses(lag.partitions.items() if whole else ()):
                 page.add(names.KM_LAG, f'{topic},partition_id="{index}"', behind)
 
     @staticmethod
@@ -216,7 +216,7 @@ class Kminion:
             page.add(names.KM_ASSIGNED, placed, count)
             page.add(names.KM_TOPIC_MEMBERS, placed, members[topic])
 
-    def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
+    async def topic(self, page: Gauges, topic: Topic, log_ends: Mapping[int, LogEndsReading]) -> None:
         """Bytes are counted for the partition leader's broker, although they are stored in Redis."""
         org, preferred = _org(topic.org), self._brokers.preferred()
         named = labels(topic_name=topic.name, **org)
@@ -225,7 +225,7 @@ class Kminion:
         )
         page.add(names.KM_TOPIC_INFO, f"{named},{info}", 1)
         page.add(names.KM_TOPIC_BYTES, named, sum(ends.size for ends in log_ends.values()))
-        for index, ends in log_ends.items():
+        async for index, ends in with_pauses(log_ends.items()):
             placed = f'{named},partition_id="{index}"'
             page.add(names.KM_LOW, placed, ends.log_start)
             page.add(names.KM_HIGH, placed, ends.log_end)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from tidegate.errors import UnknownTopicOrPartition
@@ -31,12 +31,13 @@ from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 
 READ_LAG = Script("log/read_lag")
+T = TypeVar("T")
 
 _LOGS_AT_ONCE: Final = 10
 """Limit of logs read at once: one read takes Redis up to 2 ms with entries of 1 MB, and must not delay heartbeats."""
 _NOTES_AT_ONCE: Final = 1_000
 SLICE: Final = 1_000
-"""Partitions of a group that are handled without a pause: some ms."""
+"""Partitions of a group, or of a topic, that are handled without a pause: some ms."""
 LOG_IDLE_MS: Final = 600_000
 """A log that no broker noted as changed is read again after this time, or up to half of it earlier: other programs may
 have changed it."""
@@ -65,6 +66,14 @@ def rounds_until(again_ms: int, interval_ms: int, name: str) -> int:
 def _name_of(log: LogPlace) -> str:
     org, (topic, index) = log
     return f"{org}/{topic}:{index}"
+
+
+async def with_pauses(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each item; the event loop runs other work after every `SLICE` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if not number % SLICE:
+            await asyncio.sleep(0)
 
 
 class GroupName(NamedTuple):

@@ -60,7 +60,7 @@ class Reader(Protocol):
     def begin(self, groups: list[str], now_ms: int) -> None:
         """Start a round over these groups (their names in the shards' keys)."""
 
-    def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
+    async def group(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """Add a group, the owners of its partitions, and the log ends of the partitions that it has committed."""
 
     async def end(self, reader: LagReader) -> None:
@@ -204,7 +204,7 @@ class LagSampler:
         for start in range(0, len(resting), _RESTING_AT_ONCE):
             await self._until(began_s, start, count)
             for one in resting[start : start + _RESTING_AT_ONCE]:
-                self._reported.group(one.group, one.owners, one.log_ends(now_ms))
+                await self._reported.group(one.group, one.owners, one.log_ends(now_ms))
 
     async def _sample_some(self, some: list[GroupKeys]) -> None:
         """Read commits before log ends, so that no committed offset exceeds the reported end.
@@ -225,7 +225,7 @@ class LagSampler:
             entries += await _entries(group, owned, log_ends)
             self._resting.add(group, owned, log_ends)
             if self._reported is not None:
-                self._reported.group(group, owned, log_ends)
+                await self._reported.group(group, owned, log_ends)
         lag = self._store.cluster_keys.lag
         await add_samples(self._store, lag, self._samples_max, entries)
         self.taken += len(entries)
