@@ -36,8 +36,14 @@ FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
 CORRELATION_ID = 7
 SETTINGS = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-CALLBACK_MS_MAX = 150.0
-"""CPU time of one callback of the event loop. On an idle machine it is below 50; a busy one has slower caches."""
+CALLBACK_MS_MAX = 100.0
+"""CPU time of one callback of the event loop: twice the goal of 50, because CPU time does not count waits for a
+processor, but a host that is half as fast, or whose caches others use, takes twice as much of it."""
+P99_MS_MAX = 200.0
+"""The neighbour's p99 without waits for a processor, of at least `ANSWERS_MIN` answers. The goal is 50; this is a time, of
+three processes that a slow host slows down, and 108 was measured on a busy one."""
+ANSWERS_MIN = 100
+"""The p99 of fewer answers is the slowest one."""
 GROWTH_MIB_MAX = 128
 """What a request may take beside twice its frame."""
 
@@ -55,6 +61,9 @@ def many(full: int, reduced: int) -> int:
 
 class MeasuredBroker(BrokerProcess):
     """A broker that measures its callbacks (`tests.chaos.loop_times`)."""
+
+    server_pid: int | str = "thread-self"
+    """Of Redis."""
 
     def start(self) -> None:
         self._times = self.log_path.with_suffix(".times")
@@ -85,6 +94,7 @@ def measured_broker(cluster: Cluster, **settings: str) -> MeasuredBroker:
     """One more broker of the cluster; the first one makes the neighbour's topic."""
     name = f"broker-{len(cluster.brokers) + 1}"
     broker = MeasuredBroker(cluster.redis_url, cluster.directory, name, SETTINGS | settings)
+    broker.server_pid = cluster.redis_pid
     cluster.brokers.append(broker)
     broker.start()
     broker.wait_ready()
@@ -174,7 +184,8 @@ def produce_one(topic: str) -> bytes:
 class Neighbour:
     """Heartbeats and produces on a connection of its own, or has other `requests` answered.
 
-    `took_s` are the times of its answers, without the time in which the broker or this thread waited for a processor.
+    `took_s` are the times of its answers, without the time in which the broker, Redis or this thread waited for a
+    processor.
     """
 
     broker: BrokerProcess
@@ -206,18 +217,22 @@ class Neighbour:
 
     def _answered(self, sock: socket.socket, request: bytes) -> bool:
         """False where the broker closed, as promised: it stood still for want of a processor, not by its work."""
-        start_s, queued_s = time.perf_counter(), self._queued_s()
+        start_s, queued_s, server_s = time.perf_counter(), self._queued_s(), self._server_queued_s()
         sock.sendall(request)
         answer, waited_s = answer_of(sock), self._queued_s() - queued_s
         took_s = time.perf_counter() - start_s - waited_s
         assert answer or took_s < LATE_S / 2 < waited_s, (took_s, waited_s)
-        self.took_s.append(took_s)
+        self.took_s.append(max(took_s - self._server_queued_s() + server_s, 0.0))
         self.answers += bool(answer)
         return bool(answer)
 
     def _queued_s(self) -> float:
         """Seconds that the broker's event loop and this thread have waited for a processor so far."""
         return waited_s((self.broker.pid, "thread-self"))
+
+    def _server_queued_s(self) -> float:
+        """Seconds that Redis has waited so far."""
+        return waited_s((self.broker.server_pid,)) if isinstance(self.broker, MeasuredBroker) else 0.0
 
 
 @contextmanager
@@ -246,6 +261,13 @@ def memory_mib(broker: BrokerProcess, name: str) -> int:
     return int(found[1]) // 1024
 
 
+SLOW_NEIGHBOUR = {
+    "produce, a small batch of many records": "a thread decompresses it, and shares the interpreter's lock",
+    "commits to a full Valkey": "Valkey's one thread stores 48 MiB in one script",
+}
+"""Rows whose neighbour's p99 may be above `P99_MS_MAX`, and why."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """What a row did to its broker; `grown_mib` is the growth of the peak."""
@@ -254,15 +276,18 @@ class Measured:
     what: str
     neighbour: Neighbour
     grown_mib: int
+    name: str
 
     def check(self, frame_bytes: int = 0) -> None:
-        """Fail where the event loop stood still, or memory grew by more than two frames of this size are granted."""
+        """Fail as `check_loop`, and where memory grew by more than two frames of this size are granted."""
         self.check_loop()
         assert self.grown_mib < GROWTH_MIB_MAX + (2 * frame_bytes >> 20)
 
     def check_loop(self) -> None:
-        """Fail where the event loop stood still."""
+        """Fail where the event loop stood still, or the neighbour waited, unless `SLOW_NEIGHBOUR` says why."""
         assert self.longest_ms < CALLBACK_MS_MAX, self.what
+        if self.name not in SLOW_NEIGHBOUR and self.neighbour.answers >= ANSWERS_MIN:
+            assert self.neighbour.p99_ms < P99_MS_MAX
 
 
 def measure_work(
@@ -282,7 +307,7 @@ def measure_work(
         f"| {name} | {sent:,} | {longest_ms:.1f} ms | {neighbour.p99_ms:.0f} ms | {neighbour.worst_ms:.0f} ms"
         f" | {grown} MiB | {took_s:.2f} s | {received:,} |"
     )
-    return Measured(longest_ms, what, neighbour, grown)
+    return Measured(longest_ms, what, neighbour, grown, name)
 
 
 def measure(

@@ -322,10 +322,10 @@ def test_hostile_commits_to_a_full_valkey_are_refused() -> None:
                 assert commit_codes(ask(broker, small)) == {E.none}
             return sum(map(len, requests)), received
 
-        name = f"{commits} commits of 4 kB x {partitions:,} partitions, Valkey full"
-        measured = measure_work(broker, name, work, [heartbeat(), small])
+        measured = measure_work(broker, "commits to a full Valkey", work, [heartbeat(), small])
         grown_mib = used_mib(cluster) - before_mib
-        print(f"| | {dict(Counter(codes))}; Valkey {grown_mib:+.1f} MiB of {free_mib} |")
+        sizes = f"{commits} of 4 kB x {partitions:,} partitions"
+        print(f"| | {sizes}: {dict(Counter(codes))}; Valkey {grown_mib:+.1f} MiB of {free_mib} |")
 
         measured.check(len(requests[0]))
         assert codes[-1] is E.coordinator_not_available
