@@ -67,19 +67,23 @@ class SessionRenewals:
 
     def _send_due(self) -> None:
         self._timer, now_s = None, self._clock()
-        due: list[str] = []
-        count, wait_s = 0, RENEWAL_INTERVAL_S
-        for ref, due_s in self._due_s.items():
-            if due_s > now_s:
-                continue
-            if count >= _AT_ONCE:
-                wait_s = 0.0  # the others soon
-                break
-            due.append(ref)
-            count += 1 + len(self._members[ref])
+        due, wait_s = [ref for ref, due_s in self._due_s.items() if due_s <= now_s], RENEWAL_INTERVAL_S
+        if len(due) + sum(map(len, map(self._members.__getitem__, due))) > _AT_ONCE:
+            due, wait_s = self._first(due), 0.0
         self._take(due, now_s)
         if self._members:
             self._timer = self._loop.call_later(wait_s, self._send_due)
+
+    def _first(self, due: Sequence[str]) -> list[str]:
+        """The first groups, of some members together: the others follow soon."""
+        first: list[str] = []
+        count = 0
+        for ref in due:
+            first.append(ref)
+            count += 1 + len(self._members[ref])
+            if count >= _AT_ONCE:
+                break
+        return first
 
     def _take(self, refs: Iterable[str], now_s: float) -> None:
         renewals = []
