@@ -40,8 +40,8 @@ CALLBACK_MS_MAX = 100.0
 """CPU time of one callback of the event loop: twice the goal of 50, because CPU time does not count waits for a
 processor, but a host that is half as fast, or whose caches others use, takes twice as much of it."""
 P99_MS_MAX = 200.0
-"""The neighbour's p99 without waits for a processor, of at least `ANSWERS_MIN` answers. The goal is 50; this is a time, of
-three processes that a slow host slows down, and 108 was measured on a busy one."""
+"""The neighbour's p99 without waits for a processor, of at least `ANSWERS_MIN` answers. The goal is 50; this is a time
+of three processes, which a slow host slows down: 108 was measured on a busy one."""
 ANSWERS_MIN = 100
 """The p99 of fewer answers is the slowest one."""
 GROWTH_MIB_MAX = 128
