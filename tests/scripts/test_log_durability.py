@@ -249,6 +249,33 @@ async def test_fence_after_lost_tail_limits_the_stored_high_watermark(store: Sto
     assert await _stored(store) == 10
 
 
+async def test_fence_of_a_broker_that_has_not_observed_the_fail_over_hides_no_lost_tail(
+    primary: ValkeyServer, primary_store: Store
+) -> None:
+    """As a command that Redis Cluster redirects to a promoted replica."""
+    keys = primary_store.log_keys(*KEYS)
+    replica = ValkeyServer(["--replicaof", f"127.0.0.1 {primary.port}"])
+    promoted = Store(Settings(redis_url=replica.url, key_prefix=primary_store.settings.key_prefix))
+    try:
+        await _attached(primary_store, 1)
+        async with broker(primary_store.settings) as logs:
+            await append(logs.partition(TOPIC, 0), count=10)
+        await primary_store.command("HSET", keys.meta, "high_watermark", 25)
+        await primary_store.command("WAIT", 1, 10_000)
+        with redis.Redis(port=replica.port) as client:
+            client.execute_command("REPLICAOF", "NO", "ONE")
+        await promoted.start()
+        known = int(await promoted.command("HGET", keys.meta, "incarnation"))
+
+        for failover_epoch in (known, known + 1):
+            _, epochs, *_ = await promoted.run(FENCE_LOG, [keys.log, keys.meta, keys.archive], failover_epoch)
+        assert epochs.decode().split()[-1] == f"{known}:10"
+        assert await _stored(promoted) == 10
+    finally:
+        await promoted.close()
+        replica.stop()
+
+
 @pytest.mark.parametrize(
     ("proved", "failover_epoch", "stored"), [(9, 3, 9), (3, 3, 5), (9, 2, 5), (9, 4, 5), ("", "", 5)]
 )
