@@ -192,6 +192,24 @@ async def test_overview_begins_with_trouble(whole: WholeBroker) -> None:
     assert [one["node_id"] for one in reported["brokers"]] == [2, 1]
 
 
+@pytest.mark.parametrize("damaged", ["group", "members", "offsets"])
+async def test_groups_are_shown_beside_one_that_cannot_be_read(whole: WholeBroker, damaged: str) -> None:
+    await _read_and_behind(whole)
+    client = whole.client()
+    client.group_id = "other"
+    await client.commit("orders", 1, index=0)
+    key = getattr(whole.store.group_keys("default", "other"), damaged)
+    await whole.store.command("DEL", key)
+    await whole.store.command("SET", key, "by hand")
+
+    found, left_out = await group_views.view_first(whole.context, "default", 10)
+    page, after = await group_views.view_page(whole.context, "default", "", 10)
+
+    shown = {one.snapshot.group_id for one in found}
+    assert (shown, left_out) == ({"orders"}, 1)
+    assert ({one.snapshot.group_id for one in page}, after) == (shown, None)
+
+
 async def test_overview_of_many_groups_evaluates_the_rebalancing_ones(
     whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

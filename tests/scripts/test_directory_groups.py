@@ -97,6 +97,14 @@ async def test_list_groups_returns_only_those_of_the_org(store: Store, broker: B
 # -- describe
 
 
+async def test_list_groups_leaves_out_what_no_broker_wrote(store: Store, broker: Broker, keys: GroupKeys) -> None:
+    await broker.ask(commit_request(9))
+    for name in (b"\xff", "default/by-hand"):
+        await store.command("HSET", keys.shard_keys.groups, name, "yes")
+
+    assert [name for name, *_ in await listed(broker)] == [keys.group_id]
+
+
 @pytest.mark.parametrize("version", range(7))
 async def test_scenario_97_an_absent_group_is_dead(broker: Broker, version: int) -> None:
     (group,) = await described(broker, "absent", version=version)

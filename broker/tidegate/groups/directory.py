@@ -66,13 +66,18 @@ def matches(group: ListedGroup, states: Sequence[str], types: Sequence[str]) -> 
 
 async def list_groups(store: Store, org: str, shards: Iterable[int]) -> list[ListedGroup]:
     """List an organisation's groups in some shards, in every state, ordered by id. Raises StoreUnavailable."""
-    found = []
-    for reply in await asyncio.gather(*(store.command("HGETALL", store.shard_keys(shard).groups) for shard in shards)):
-        for name, value in reply.items():
-            owner, _, encoded = name.decode().partition("/")
-            if owner == org:
-                kind, state, protocol_type = value.decode().split(" ", 2)
-                found.append(ListedGroup(unquote(encoded), kind, state, protocol_type))
+
+    def parse(name: bytes, values: Sequence[bytes]) -> ListedGroup | None:
+        owner, _, encoded = name.decode().partition("/")
+        kind, state, protocol_type = values[0].decode().split(" ", 2)
+        return ListedGroup(unquote(encoded), kind, state, protocol_type) if owner == org else None
+
+    found: list[ListedGroup] = []
+    indexes = [store.shard_keys(shard).groups for shard in shards]
+    replies = await asyncio.gather(*(store.command("HGETALL", index) for index in indexes))
+    for index, reply in zip(indexes, replies, strict=True):
+        entries = ((name, [value]) for name, value in reply.items())
+        found += store.foreign_entries.leave_out(index, entries, parse)
     return sorted(found, key=lambda group: group.group_id)
 
 

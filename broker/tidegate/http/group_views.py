@@ -16,7 +16,9 @@ from tidegate.errors import GroupIdNotFound, KafkaError
 from tidegate.groups import directory
 from tidegate.http.record_lag import counted_lag
 from tidegate.protocol.consumer_blobs import assigned_partitions, subscribed_topics
+from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys
+from tidegate.store.outcome import FaultyKeys
 
 BLOBS: Final = MetadataDecoders(subscribed_topics, assigned_partitions)
 _AT_ONCE: Final = 16
@@ -105,7 +107,7 @@ async def _view(context: BrokerContext, ends: _Ends, snapshot: GroupSnapshot, re
 
 
 async def view_all(context: BrokerContext, org: str) -> list[GroupView]:
-    """The data of every group of an organisation, in order of id. Raises StoreUnavailable."""
+    """The data of every group of an organisation that can be read, in order of id. Raises StoreUnavailable."""
     return await _view_some(context, org, await _listed(context, org))
 
 
@@ -116,11 +118,15 @@ async def view_first(context: BrokerContext, org: str, count_max: int) -> tuple[
     """
     listed = await _listed(context, org)
     listed.sort(key=lambda group: (_CALM_LAST.get(group.state, 0), group.group_id))
-    return await _view_some(context, org, listed[:count_max]), max(len(listed) - count_max, 0)
+    views = await _view_some(context, org, listed[:count_max])
+    return views, len(listed) - len(views)
 
 
 async def view_page(context: BrokerContext, org: str, after: str, count_max: int) -> tuple[list[GroupView], str | None]:
-    """Groups after the id `after`, in order of id, and the `after` of the next page. Raises StoreUnavailable."""
+    """Groups after the id `after` that can be read, in order of id, and the `after` of the next page.
+
+    Raises StoreUnavailable.
+    """
     behind = [group for group in await _listed(context, org) if group.group_id > after]
     page = behind[:count_max]
     return await _view_some(context, org, page), page[-1].group_id if len(behind) > len(page) else None
@@ -131,6 +137,7 @@ async def _listed(context: BrokerContext, org: str) -> list[directory.ListedGrou
 
 
 async def _view_some(context: BrokerContext, org: str, listed: Sequence[directory.ListedGroup]) -> list[GroupView]:
+    """A group with a key that cannot be read is left out, and logged: the others may be why somebody looks."""
     keys = {group.group_id: context.store.stored_group_keys(org, group.group_id) for group in listed}
     events: dict[str, list[Event]] = {one.ref: [] for one in keys.values()}
     for stream in {one.shard_keys.events for one in keys.values()}:
@@ -146,9 +153,17 @@ async def _view_some(context: BrokerContext, org: str, listed: Sequence[director
             except GroupIdNotFound:
                 return None  # deleted meanwhile
 
-    snapshots = await asyncio.gather(*map(observe, keys.values()))
+    snapshots, faulty = await gather_readable({one.ref: observe(one) for one in keys.values()})
     ends = _Ends(context, org)  # read after the snapshots, so that no commit is beyond the end
-    return [await _view(context, ends, one, events[keys[one.group_id].ref]) for one in snapshots if one is not None]
+    views = list[GroupView]()
+    for ref, snapshot in snapshots.items():
+        try:
+            if snapshot is not None:
+                views.append(await _view(context, ends, snapshot, events[ref]))
+        except FaultyKeys as error:
+            faulty[ref] = error
+    log_faulty("group-list", faulty)
+    return views
 
 
 async def _partitions(

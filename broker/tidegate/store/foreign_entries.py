@@ -49,4 +49,5 @@ class ForeignEntries:
         if len(self._logged) >= _LOGGED_MAX:
             self._logged.clear()
         self._logged.add(stream)
-        logger.warning("foreign_entry_left_out", stream=stream, entry=entry_id.decode(), reason=repr(error))
+        named = entry_id.decode(errors="replace")
+        logger.warning("foreign_entry_left_out", stream=stream, entry=named, reason=repr(error))
