@@ -16,7 +16,7 @@ from tidegate.log.outgoing import Appended
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.records.batch import Batch
 from tidegate.settings import Settings
-from tidegate.store.outcome import StoreRefused
+from tidegate.store.outcome import FaultyKeys, StoreRefused
 from tidegate.store.store import Store
 
 
@@ -53,7 +53,7 @@ async def test_append_beside_a_damaged_key_stores_no_batch(broker: WholeBroker, 
     await store.command("DEL", key)
     later = await produce(broker.client(), batch_bytes(1, 7, 0, 0, value=b"later"))
 
-    assert [type(one) for one in refused] == [StoreRefused] * 2
+    assert [type(one) for one in refused] == [FaultyKeys] * 2
     assert later.error_code == 0
     assert await values(store) == [b"later"]
 
