@@ -7,7 +7,7 @@
 -- such a server by a broker that has not observed the fail-over yet: the next failover epoch has to find the earlier one.
 -- Reads log; writes meta.
 -- @include lib/log_end
--- @include lib/replid
+-- @include lib/was_replica_of
 local function fence(log, meta, failover_epoch, server_id)
   local known, epochs, proved, bound_by =
     unpack(redis.call("HMGET", meta, "incarnation", "epochs", "high_watermark", "replid"))

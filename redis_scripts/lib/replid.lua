@@ -3,7 +3,3 @@
 local function replid()
   return string.match(redis.call("INFO", "replication"), "master_replid:(%x+)")
 end
--- Whether this server was promoted and replicated, until then, the server of that replication id.
-local function was_replica_of(server_id)
-  return string.match(redis.call("INFO", "replication"), "master_replid2:(%x+)") == server_id
-end

@@ -16,6 +16,8 @@ from tidegate.store.store import Store
 from tidegate.telemetry.pages import Gauges
 
 COUNT = 5_000
+NO_READER: Any = None
+"""What only topics with an archive need."""
 LINES_AT_ONCE = 10_000
 """Of 1,000 partitions."""
 TOPIC: Any = FakeTopic(name="wide", partition_count=COUNT)
@@ -55,7 +57,7 @@ async def test_lines_of_a_topic_are_added_with_pauses(page: ClusterPage, monkeyp
 
     with counted_rounds() as rounds:
         count_lines(monkeypatch, rounds)
-        await page._report_topic(TOPIC)
+        await page._report_topic(TOPIC, NO_READER)
 
     assert rounds.total > 8 * COUNT
     assert rounds.most <= LINES_AT_ONCE
