@@ -305,6 +305,13 @@ async def test_all_brokers_new_faulty_group_is_bumped_once_repaired(
     a, b = await world.stable("a", "b")
     await given_lost_writes(world)
     held = await put_away(world.store, world.keys.sessions)
+    read = guard._groups_of
+
+    async def read_slowly(store: Store, shard: int) -> list[str]:
+        await asyncio.sleep(0.02)
+        return await read(store, shard)
+
+    monkeypatch.setattr(guard, "_groups_of", read_slowly)  # the start takes longer than the time between attempts
     await world.brokers[0].generation_guard.skip_lost_generations(7)
 
     await world.store.command("RESTORE", world.keys.sessions, 0, held, "REPLACE")

@@ -208,13 +208,13 @@ class GenerationGuard:
 
         Raises StoreUnavailable.
         """
-        raised = await bump_all_generations(self._store, failover_epoch, self._broker(), self._retry_unknown)
-        self.failover_epoch = failover_epoch
+        faulty: list[GroupKeys] = []
+        raised = await bump_all_generations(self._store, failover_epoch, self._broker(), faulty.append)
+        self.failover_epoch = failover_epoch  # by which a repeat finds that a group has skipped
+        for keys in faulty:
+            self._retry_later(keys.ref.encode(), _NOTHING)
         if raised:
             logger.warning("generations_bumped", groups=raised)
-
-    def _retry_unknown(self, keys: GroupKeys) -> None:
-        self._retry_later(keys.ref.encode(), _NOTHING)
 
     def on_failover_handled(self, failover_epoch: int) -> None:
         """Report that the losses before this failover epoch are handled: brokers that start now need not skip ahead.
