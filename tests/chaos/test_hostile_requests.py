@@ -310,7 +310,8 @@ def test_offset_fetch_that_repeats_a_group_leaves_neighbour_served(broker: Measu
 def test_batch_to_each_of_many_partitions_leaves_neighbour_served(broker: MeasuredBroker, broad_group: str) -> None:
     """About once a second, as often as a broker sweeps the logs that were appended to."""
     batch = build_batch([NewRecord(b"v", timestamp=int(time.time() * 1000))])
-    request = encode_request(produce_request([(broad_group, [(index, batch) for index in range(10_000)])]), 7)
+    partitions = [(index, batch) for index in range(10_000)]
+    request = encode_request(produce_request([(broad_group, partitions)], timeout_ms=120_000), 7)
     answers = [ask(broker, request)]  # opens the logs, which is not measured here
 
     def work() -> tuple[int, int]:
