@@ -36,9 +36,9 @@ FULL = os.environ.get("TIDEGATE_HOSTILE_FULL") == "1"
 ANSWER_TIMEOUT_S = 120
 CORRELATION_ID = 7
 SETTINGS = {"TIDEGATE_AUTO_CREATE_TOPICS_ENABLE": "false", "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0"}
-CALLBACK_MS_MAX = 100.0
-"""CPU time of one callback of the event loop: twice the goal of 50, because CPU time does not count waits for a
-processor, but a host that is half as fast, or whose caches others use, takes twice as much of it."""
+CALLBACK_MS_MAX = 150.0
+"""CPU time of one callback of the event loop. The goal is 50, and the longest is 70 on an idle machine. CPU time counts
+no waits for a processor, but a busy host takes twice as much of it: 129 was measured, 104 of it collected garbage."""
 P99_MS_MAX = 200.0
 """The neighbour's p99 without waits for a processor, of at least `ANSWERS_MIN` answers. The goal is 50; this is a time
 of three processes, which a slow host slows down: 108 was measured on a busy one."""
