@@ -506,7 +506,7 @@ async def test_commit_that_waited_in_its_broker_does_not_undo_a_newer_one(
 async def test_commit_sent_again_to_a_downgraded_group_does_not_undo_the_one_behind_it(
     clock: SteppedClock, clock_store: Store, monkeypatch: pytest.MonkeyPatch, behind: int | None, code: int
 ) -> None:
-    """The broker took the group for one with member epochs; the next commit was stored before it heard otherwise."""
+    """The broker took the group for one with member epochs; the next commit was stored before it learned otherwise."""
     keys = clock_store.group_keys("default", "orders")
     await given_group(clock_store, keys, generation=2, members=["a"])
     clock_store.clock.observe(clock.now_ms, 0.0)

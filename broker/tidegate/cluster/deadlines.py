@@ -138,7 +138,7 @@ class Deadlines:
             raise failure
 
     async def _remove_foreign(self, deadlines: str, item: bytes) -> None:
-        """Remove an item that no broker wrote: taken each time again, many of them would leave no room for others."""
+        """Remove an item that no broker wrote: taken each time again, many of them would keep others out."""
         logger.warning("foreign_deadline_removed", key=deadlines, item=repr(item))
         await self._store.command("ZREM", deadlines, item)
 

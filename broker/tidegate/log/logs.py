@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -22,6 +21,7 @@ from tidegate.store.changed_groups import note
 from tidegate.store.key_lanes import poll_streams
 from tidegate.store.link import Arg
 from tidegate.store.node import Node
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
 from tidegate.telemetry import declared
 from tidegate.telemetry.background_tasks import BackgroundTasks
@@ -40,7 +40,6 @@ _SWEEP_CHECKS_MAX: Final = 2_000
 
 AnyLog = PartitionLog | RecordLog
 FetchedLog = PartitionLog | RecordReader
-Log = TypeVar("Log", PartitionLog, RecordLog)
 
 
 class Logs(PartitionServices):
@@ -147,14 +146,17 @@ class Logs(PartitionServices):
     # -- background tasks
 
     async def _sweep(self) -> None:
-        """Each second: write progress and upkeep of what was appended, and end idle subscriptions."""
+        """Each second: write progress and upkeep of what was appended, and end idle subscriptions.
+
+        A log in one of the lists is not evicted meanwhile.
+        """
         now_s = self.loop.time()
-        async for changed in _slices({**self.dirty, **self.moved_starts}):
+        async for changed in slices({**self.dirty, **self.moved_starts}, _AT_ONCE):
             self._write(changed)
         new, self.new_record_logs = self.new_record_logs, set()
-        async for opened in _slices(new):
+        async for opened in slices(new, _AT_ONCE):
             self._queue_upkeep(opened)
-        async for subscribed in _slices(self.is_subscribed):
+        async for subscribed in slices(self.is_subscribed, _AT_ONCE):
             for log in subscribed:
                 log.guarded(log.subscription.sweep, now_s)
                 if log not in self.is_subscribed:  # what other brokers appended made it larger
@@ -207,7 +209,7 @@ class Logs(PartitionServices):
 
     async def _poll(self) -> None:
         """Cover lost messages: XREAD the subscribed logs that were not verified since the last poll."""
-        async for subscribed in _slices(self.is_subscribed):
+        async for subscribed in slices(self.is_subscribed, _AT_ONCE):
             self._poll_some(subscribed)
 
     def _poll_some(self, subscribed: Sequence[PartitionLog]) -> None:
@@ -221,15 +223,6 @@ class Logs(PartitionServices):
         ends = {log.keys.log: f"{log.state.end}-0" for log in stale if log.state is not None}
         logs = {log.keys.log: log for log in stale}
         poll_streams(self.store, ends, lambda key: logs[key].refresher.refresh(_ignore))
-
-
-async def _slices(logs: Iterable[Log]) -> AsyncIterator[list[Log]]:
-    """The logs of now, in lists between which the event loop runs other work. None of them is evicted meanwhile."""
-    left = list(logs)
-    for first in range(0, len(left), _AT_ONCE):
-        if first:
-            await asyncio.sleep(0)
-        yield left[first : first + _AT_ONCE]
 
 
 def _void(logs: Sequence[AnyLog], reason: str) -> None:

@@ -272,9 +272,7 @@ class LagReader:
     async def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
         """The group's commits, without deleted partitions and without topics that were recreated since."""
         commits: Commits = {}
-        for number, (name, value) in enumerate(sorted(offsets.items()), 1):
-            if not number % SLICE:
-                await asyncio.sleep(0)  # other work goes on
+        async for name, value in with_pauses(sorted(offsets.items())):
             place, stored = split_field(name.decode()), json.loads(value)
             topic = self._find_topic(org, place[0])
             if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):

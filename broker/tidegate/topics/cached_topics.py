@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 from uuid import UUID
@@ -69,12 +68,3 @@ class CachedTopics:
     def _put(self, topic: Topic) -> None:
         self._topics.setdefault(topic.org, {})[topic.name] = topic
         self._by_id[topic.org, topic.topic_id] = topic
-
-
-async def slices(fields: Iterable[str]) -> AsyncIterator[list[str]]:
-    """The fields in lists, between which the event loop runs other work."""
-    left = list(fields)
-    for first in range(0, len(left), TOPICS_AT_ONCE):
-        if first:
-            await asyncio.sleep(0)
-        yield left[first : first + TOPICS_AT_ONCE]

@@ -28,10 +28,11 @@ from tidegate.store.batching import Coalescer, SingleFlight
 from tidegate.store.change_follower import ChangeFollower
 from tidegate.store.keys import RECORD_FORMAT
 from tidegate.store.outcome import FaultyKeys
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 from tidegate.topics import configs, names
-from tidegate.topics.cached_topics import TOPICS_AT_ONCE, CachedTopics, slices
+from tidegate.topics.cached_topics import TOPICS_AT_ONCE, CachedTopics
 from tidegate.topics.configs import TopicConfig
 from tidegate.topics.model import Record, Topic, TopicState
 from tidegate.topics.steps import OnDeletedOffsets, PartitionStorage, TopicSteps, new_topic_id
@@ -172,10 +173,10 @@ class Catalog:
         if await self._restore_lost(self._records.keys() - dict(listed).keys()):
             listed = pairs(await self._store.command("HGETALL", self._keys.topics))
         found = await read_topics(self._store, listed, self._stored, self.get)
-        async for some in slices(self._records.keys() - found.records.keys()):
+        async for some in slices(self._records.keys() - found.records.keys(), TOPICS_AT_ONCE):
             for field in some:
                 self._forget(field)
-        async for some in slices(found.changed):
+        async for some in slices(found.changed, TOPICS_AT_ONCE):
             for field in some:
                 self._forget(field, stays=found.records[field])
                 self._cached.add(field, found.records[field], found.overrides.get(field, {}))

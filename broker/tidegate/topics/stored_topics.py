@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.store.calls import gather_readable, log_faulty
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
-from tidegate.topics.cached_topics import slices
+from tidegate.topics.cached_topics import TOPICS_AT_ONCE
 from tidegate.topics.model import Record, Topic, TopicState
 
 
@@ -55,7 +56,7 @@ async def read_topics(
     ]
     found.records = {name: before.records[name] for name in found.texts.keys() - found.changed}
     parsed: dict[str, Record] = {}
-    async for some in slices(found.changed):
+    async for some in slices(found.changed, TOPICS_AT_ONCE):
         parsed |= _parse(store, {name: found.texts[name] for name in some})
     found.records |= parsed
     for name in set(found.changed) - parsed.keys():
