@@ -9,8 +9,6 @@ Redis, so only streams and strings have rows of their own for that.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,9 +20,11 @@ import pytest
 import redis
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from tidegate.cli.client.redis_keys import KINDS, Kind, classify
+from tidegate.cli.main import command_line
 from tidegate.store.keys import shard_of
 
 HEALED_S: Final = 60.0
@@ -325,7 +325,8 @@ def repair(client: redis.Redis, cluster: Cluster, traffic: Traffic, logs: Broker
                 client.execute_command(*command.split())
         else:
             url = ["--redis-url", cluster.redis_url]
-            subprocess.run([sys.executable, "-m", "tidegate", *command.split(), *url, "--yes"], check=True)
+            done = CliRunner().invoke(command_line, [*command.split(), *url, "--yes"])
+            assert not done.exit_code, done.output
     return bool(commands)
 
 

@@ -6,8 +6,6 @@ After each: records pass, and what an administrator sets again is accepted.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -16,6 +14,7 @@ from typing import Final
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from tests.chaos import test_lost_keys_share, test_lost_keys_transactions
@@ -32,6 +31,7 @@ from tests.chaos.test_lost_keys import (
     Traffic,
     lose_key,
 )
+from tidegate.cli.main import command_line
 
 TOKEN: Final = "an operator's token"
 QUOTAS: Final = (
@@ -69,9 +69,8 @@ def administer(traffic: Traffic) -> None:
     commands = [["quota", "set", entity, quota, str(value + next(_numbers))] for entity, quota, value in QUOTAS]
     commands.append(["acl", "add", "User:ANONYMOUS", "READ", f"topic:{traffic.name}-{next(_numbers)}"])
     for command in commands:
-        whole = [sys.executable, "-m", "tidegate", *command, "--redis-url", cluster.redis_url, "--yes"]
-        done = subprocess.run(whole, capture_output=True, text=True, check=False)
-        assert not done.returncode, done.stderr
+        done = CliRunner().invoke(command_line, [*command, "--redis-url", cluster.redis_url, "--yes"])
+        assert not done.exit_code, done.output
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for kind, name, config, value in (
         (ResourceType.GROUP, traffic.name, "consumer.session.timeout.ms", "50000"),

@@ -7,8 +7,6 @@ producer of its transactional id, are read by consumers of committed records, wh
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,10 +17,12 @@ import pytest
 import redis
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from typer.testing import CliRunner
 
 from bench.cluster import Cluster
 from tests.chaos.test_lost_keys import DELETED, EMPTIED, WRONG_TYPE, BrokerLogs, damage
 from tidegate.cli.client.redis_keys import KINDS, Kind, classify
+from tidegate.cli.main import command_line
 
 HEALED_S: Final = 60.0
 NAMED_S: Final = 15.0
@@ -160,14 +160,14 @@ def keys_of(client: redis.Redis, name: str, kind: Kind) -> list[str]:
 
 def end_hanging(cluster: Cluster) -> None:
     """End what `tidegate txn find-hanging` finds."""
-    tidegate = [sys.executable, "-m", "tidegate", "txn"]
-    where = ["--bootstrap", cluster.bootstrap]
-    find = [*tidegate, "find-hanging", "--older-than-ms", "0", "--output", "json", *where]
-    found = json.loads(subprocess.run(find, capture_output=True, text=True, check=False).stdout)
+    where = ("--bootstrap", cluster.bootstrap)
+    find = ("txn", "find-hanging", "--older-than-ms", "0", "--output", "json", *where)
+    found = json.loads(CliRunner().invoke(command_line, find).stdout)
     assert found
     for one in found:
-        place = [one["topic"], str(one["partition"]), str(one["start_offset"])]
-        subprocess.run([*tidegate, "abort-hanging", *place, "--yes", *where], check=True)
+        place = (one["topic"], str(one["partition"]), str(one["start_offset"]))
+        done = CliRunner().invoke(command_line, ("txn", "abort-hanging", *place, "--yes", *where))
+        assert not done.exit_code, done.output
 
 
 @pytest.mark.parametrize(
