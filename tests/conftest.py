@@ -105,6 +105,12 @@ def settings(
     """Defaults, on the session's server; on a busy machine it may take long to answer a connection."""
     url = redis_cluster_url or request.getfixturevalue("valkey").url
     monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 30_000)
+    return _settings(url).model_copy()
+
+
+@cache
+def _settings(url: str) -> Settings:
+    """Made once: reading 100 fields and the environment takes as long as a small test."""
     return Settings(redis_url=url)
 
 
