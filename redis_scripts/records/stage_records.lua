@@ -3,7 +3,8 @@
 
 A batch is judged by its producer's last batches, as in records/append_records. The first one of a transaction is staged
 only if the coordinator has confirmed it, and no transaction of the producer has ended here since: the caller reads the
-producer's state, asks the coordinator, then runs this with that state.
+producer's state, asks the coordinator, then runs this with that state. Where a state was deleted, what it had staged
+shows that: a batch behind it is refused, as a gap is, and a first one takes its place.
 
 KEYS[1]  meta       hash  state, log_start
 KEYS[2]  producers  hash  producer id -> its state
@@ -27,10 +28,19 @@ local records_max, bytes_max, now = tonumber(ARGV[1]), tonumber(ARGV[2]), now_ms
 local state, log_start = unpack(redis.call("HMGET", meta, "state", "log_start"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 
+local function staged_without_state(producer_id)
+  local found = 0
+  while redis.call("HEXISTS", staged, producer_id .. ":" .. found + 1) == 1 do found = found + 1 end
+  return found
+end
+
 -- What an older epoch has left is of a transaction whose end was lost with Redis: its producer is fenced.
 local function drop_older(producer_id, producer, epoch)
-  if not producer or producer.epoch == epoch then return end
-  for i = 1, producer.staged do redis.call("HDEL", staged, producer_id .. ":" .. i) end
+  if producer and producer.epoch == epoch then return end
+  for i = 1, producer and producer.staged or staged_without_state(producer_id) do
+    redis.call("HDEL", staged, producer_id .. ":" .. i)
+  end
+  if not producer then return end
   producer.staged, producer.records, producer.bytes = 0, 0, 0
 end
 
@@ -45,7 +55,9 @@ for i = 1, tonumber(ARGV[3]) do
   local before = string.format("%.0f:%.0f", producer and producer.epoch or -1, producer and producer.ended_ms or -1)
   local is_open = producer and producer.staged > 0 and producer.epoch == epoch
   local verdict = record_producer.judge(producer, epoch, base, last)
-  if verdict == VERDICT.UNKNOWN_GAP and accept then verdict = VERDICT.APPENDED end
+  if verdict == VERDICT.UNKNOWN_GAP and accept then
+    verdict = staged_without_state(producer_id) == 0 and VERDICT.APPENDED or VERDICT.GAP
+  end
   if verdict == VERDICT.APPENDED and not is_open and confirmed ~= before then verdict = VERDICT.UNCONFIRMED end
   if verdict == VERDICT.APPENDED then
     drop_older(producer_id, producer, epoch)

@@ -298,6 +298,38 @@ async def test_commit_after_the_producers_were_lost_appends_what_is_staged(broke
     assert (await length(store), await staged(store)) == (5, 0)
 
 
+@pytest.mark.parametrize(("produce", "end"), [(9, 1), (12, 5)], ids=["one epoch", "an epoch each"])
+async def test_batch_behind_a_lost_producer_is_refused(brokers: Brokers, store: Store, produce: int, end: int) -> None:
+    """It would be staged in place of the first one, which was acknowledged."""
+    producer = await brokers.producer().init()
+    for count in (4, 3):
+        if end == 1:
+            assert await producer.add(("t", 0)) == [NONE]
+        assert (await producer.produce("t", count, version=produce))[0] is NONE
+        if count == 4:
+            await producer.end(True, version=end)
+    await lose(store, "producers")
+
+    code, _ = await producer.produce("t", 2, version=produce)
+
+    assert code is E.out_of_order_sequence_number
+    await producer.end(True, version=end)
+    assert (await length(store), await staged(store)) == (7, 0)
+
+
+async def test_first_batch_of_a_lost_producer_replaces_what_is_staged(brokers: Brokers, store: Store) -> None:
+    producer = await brokers.producer().init()
+    await producer.write("t", 3)
+    await producer.write("t", 2)
+    await lose(store, "producers")
+
+    assert await producer.produce("t", 3, sequence=0) == (NONE, -1)
+
+    assert await staged(store) == 1
+    await producer.end(True)
+    assert (await length(store), await staged(store)) == (3, 0)
+
+
 async def test_commit_with_a_damaged_batch_appends_none(brokers: Brokers, store: Store) -> None:
     """The script fails before its first XADD, so readers never get a part of the transaction."""
     producer = await brokers.producer().init()
