@@ -16,6 +16,7 @@ from tidegate.protocol import codec, headers, log_writers
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.framing import Splitter
 from tidegate.protocol.primitives import Buffer
+from tidegate.protocol.versions import is_old
 from tidegate.server.bad_frames import refuse_frame
 from tidegate.server.muting import LOADING
 from tidegate.telemetry.metrics import metrics
@@ -122,11 +123,12 @@ def find_route(
 class Routes(dict[int, Route]):
     """`headers.route_key` -> route, created at the first request of each version.
 
-    The first route of an API imports its schemas of all versions, up to 100 ms: `load` does this in a thread.
+    The first route of an API imports its schemas of all versions but the old ones, up to 100 ms, on a slow machine 300:
+    `load` does this in a thread.
     """
 
-    _loaded: ClassVar[set[int]] = set()
-    """API keys; the codec keeps its schemas for the whole process."""
+    _loaded: ClassVar[set[tuple[int, bool]]] = set()
+    """API keys, and whether their old versions: the codec keeps their schemas for the whole process."""
 
     def __init__(self, apis: Mapping[int, Api], wrap: Wrap = attrgetter("handler")) -> None:
         super().__init__()
@@ -143,30 +145,30 @@ class Routes(dict[int, Route]):
         if not api.serves(version):
             return self._old_api_versions(api, version) if api_key == ApiKey.API_VERSIONS else None
         route = self[route_key] = Route(api, version, self._wrap(api))
-        self._loaded.add(api_key)
+        self._loaded.add((api_key, is_old(api_key, version)))
         return route
 
     def is_slow(self, route_key: int) -> bool:
         """Whether creating this route blocks for long."""
         api_key, version = headers.api_and_version(route_key)
         api = self._apis.get(api_key)
-        return api is not None and api_key not in self._loaded and api.serves(version)
+        return api is not None and (api_key, is_old(api_key, version)) not in self._loaded and api.serves(version)
 
     def load(self, route_key: int) -> asyncio.Task[None]:
         """Create a route in a thread; one at a time of each API. After a failure, `find` fails too."""
-        api_key, _ = headers.api_and_version(route_key)
+        api_key, version = headers.api_and_version(route_key)
         if api_key not in self._loading:
-            loading = asyncio.get_running_loop().create_task(self._load(api_key, route_key))
+            loading = asyncio.get_running_loop().create_task(self._load(api_key, version, route_key))
             self._loading[api_key] = loading
         return self._loading[api_key]
 
-    async def _load(self, api_key: int, route_key: int) -> None:
+    async def _load(self, api_key: int, version: int, route_key: int) -> None:
         try:
             await asyncio.to_thread(self.find, route_key)
         except Exception as error:
             logger.exception("api_not_loaded", api=api_key, error=str(error))
         finally:
-            self._loaded.add(api_key)
+            self._loaded.add((api_key, is_old(api_key, version)))
             del self._loading[api_key]
 
     def prepare(self, api_key: int) -> None:
