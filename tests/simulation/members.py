@@ -114,8 +114,8 @@ class Member(ClassicMember):
         return gone or waits_for_nobody or any(start <= until_s and end > since_s for start, end in self._silences)
 
     def might_rejoin(self, at_s: float) -> bool:
-        """Whether the join that it sent last before a time followed a lost answer."""
-        return next((lost for sent_s, lost in reversed(self._joins) if sent_s <= at_s), False)
+        """Whether the join that it sent last before an event's time, in whole milliseconds, followed a lost answer."""
+        return next((lost for sent_s, lost in reversed(self._joins) if sent_s < at_s + 1 / 1000), False)
 
     # -- life
 
