@@ -145,30 +145,30 @@ class Routes(dict[int, Route]):
         if not api.serves(version):
             return self._old_api_versions(api, version) if api_key == ApiKey.API_VERSIONS else None
         route = self[route_key] = Route(api, version, self._wrap(api))
-        self._loaded.add((api_key, is_old(api_key, version)))
+        self._loaded.add(_schemas_of(route_key))
         return route
 
     def is_slow(self, route_key: int) -> bool:
         """Whether creating this route blocks for long."""
         api_key, version = headers.api_and_version(route_key)
         api = self._apis.get(api_key)
-        return api is not None and (api_key, is_old(api_key, version)) not in self._loaded and api.serves(version)
+        return api is not None and _schemas_of(route_key) not in self._loaded and api.serves(version)
 
     def load(self, route_key: int) -> asyncio.Task[None]:
         """Create a route in a thread; one at a time of each API. After a failure, `find` fails too."""
-        api_key, version = headers.api_and_version(route_key)
+        api_key, _ = headers.api_and_version(route_key)
         if api_key not in self._loading:
-            loading = asyncio.get_running_loop().create_task(self._load(api_key, version, route_key))
+            loading = asyncio.get_running_loop().create_task(self._load(api_key, route_key))
             self._loading[api_key] = loading
         return self._loading[api_key]
 
-    async def _load(self, api_key: int, version: int, route_key: int) -> None:
+    async def _load(self, api_key: int, route_key: int) -> None:
         try:
             await asyncio.to_thread(self.find, route_key)
         except Exception as error:
             logger.exception("api_not_loaded", api=api_key, error=str(error))
         finally:
-            self._loaded.add((api_key, is_old(api_key, version)))
+            self._loaded.add(_schemas_of(route_key))
             del self._loading[api_key]
 
     def prepare(self, api_key: int) -> None:
@@ -190,3 +190,9 @@ class Routes(dict[int, Route]):
         route = Route(Api(api.key, api.name, 0, 0, answer, True, True, 0, api.error), 0, answer)
         route.has_tags = version > 0  # the header is that of the version that the client sent
         return route
+
+
+def _schemas_of(route_key: int) -> tuple[int, bool]:
+    """What is loaded at once with a version: those of its API that are old, or all others."""
+    api_key, version = headers.api_and_version(route_key)
+    return api_key, is_old(api_key, version)
