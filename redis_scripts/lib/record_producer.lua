@@ -3,7 +3,8 @@
 -- transactions has ` <ended ms> <staged batches> <staged records> <staged bytes>` behind it. nil for an unknown producer.
 -- judge(producer, epoch, base, last): the verdict on a batch by Kafka's rules (KIP-98), as producers_table.judge has
 -- them, and the first id of a duplicate. note_batch(producer, epoch, base, last, first_id): the state with the batch.
--- Writes producers.
+-- staged_without_state(staged, id): how many batches are staged of a producer whose state was deleted.
+-- Reads staged, writes producers.
 local record_producer = {}
 local MASK, AHEAD_MAX, KEPT = 2 ^ 31, 2 ^ 30, 5
 
@@ -48,4 +49,10 @@ function record_producer.note_batch(producer, epoch, base, last, first_id)
   kept[#kept + 1] = string.format("%.0f:%.0f:%s", base, last, first_id)
   producer.epoch, producer.batches = epoch, table.concat(kept, ",")
   return producer
+end
+
+function record_producer.staged_without_state(staged, producer_id)
+  local found = 0
+  while redis.call("HEXISTS", staged, producer_id .. ":" .. found + 1) == 1 do found = found + 1 end
+  return found
 end

@@ -33,8 +33,8 @@ local state, last_id = unpack(redis.call("HMGET", meta, "state", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 local producer = record_producer.read(redis.call("HGET", producers, producer_id))
 if not producer then
-  producer = { epoch = epoch, batches = "", ended_ms = -1, staged = 0, records = 0, bytes = 0 }
-  while redis.call("HEXISTS", staged, producer_id .. ":" .. producer.staged + 1) == 1 do producer.staged = producer.staged + 1 end
+  local found = record_producer.staged_without_state(staged, producer_id)
+  producer = { epoch = epoch, batches = "", ended_ms = -1, staged = found, records = 0, bytes = 0 }
 end
 if ended_ms >= 0 and ended_ms <= producer.ended_ms then return { ERROR.NONE, 0, 0 } end
 if epoch < producer.epoch then return { ERROR.INVALID_PRODUCER_EPOCH } end

@@ -28,16 +28,10 @@ local records_max, bytes_max, now = tonumber(ARGV[1]), tonumber(ARGV[2]), now_ms
 local state, log_start = unpack(redis.call("HMGET", meta, "state", "log_start"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
 
-local function staged_without_state(producer_id)
-  local found = 0
-  while redis.call("HEXISTS", staged, producer_id .. ":" .. found + 1) == 1 do found = found + 1 end
-  return found
-end
-
 -- What an older epoch has left is of a transaction whose end was lost with Redis: its producer is fenced.
 local function drop_older(producer_id, producer, epoch)
   if producer and producer.epoch == epoch then return end
-  for i = 1, producer and producer.staged or staged_without_state(producer_id) do
+  for i = 1, producer and producer.staged or record_producer.staged_without_state(staged, producer_id) do
     redis.call("HDEL", staged, producer_id .. ":" .. i)
   end
   if not producer then return end
@@ -56,7 +50,7 @@ for i = 1, tonumber(ARGV[3]) do
   local is_open = producer and producer.staged > 0 and producer.epoch == epoch
   local verdict = record_producer.judge(producer, epoch, base, last)
   if verdict == VERDICT.UNKNOWN_GAP and accept then
-    verdict = staged_without_state(producer_id) == 0 and VERDICT.APPENDED or VERDICT.GAP
+    verdict = record_producer.staged_without_state(staged, producer_id) == 0 and VERDICT.APPENDED or VERDICT.GAP
   end
   if verdict == VERDICT.APPENDED and not is_open and confirmed ~= before then verdict = VERDICT.UNCONFIRMED end
   if verdict == VERDICT.APPENDED then
