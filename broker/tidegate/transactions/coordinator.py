@@ -174,41 +174,43 @@ class Coordinator:
         self, keys: TransactionKeys, producer_id: int, epoch: int, asked: list[_Asked]
     ) -> list[KafkaError | None]:
         found = await self.find(keys, producer_id, epoch)
-        return [await self._verify(keys, found, one) for one in asked]
+        missing = {one.partition for one in asked}.difference(_added(found))
+        names, failure = _names(found) if missing else set(), None
+        if any(partition[:2] in names for partition in missing):
+            try:
+                found = await self._add_made_again(keys, producer_id, epoch, missing)
+                names = _names(found)
+            except Exception as error:  # noqa: BLE001 - becomes the batches' error
+                failure = error_of(error, "transaction_not_confirmed")
+        added = _added(found)
 
-    async def _verify(self, keys: TransactionKeys, found: Transaction, asked: _Asked) -> KafkaError | None:
-        partition = asked.partition
-        if not _has_by_name(found, partition):
-            return asked.not_added()
-        if partition in found.partitions:
-            return None
-        try:
-            await self._add_made_again(keys, found.producer_id, found.epoch, partition, asked.not_added)
-        except Exception as error:  # noqa: BLE001 - becomes the batch's error
-            return error_of(error, "transaction_not_confirmed")
-        return None
+        def failure_of(one: _Asked) -> KafkaError | None:
+            if one.partition in added:
+                return None
+            if one.partition[:2] not in names:
+                return one.not_added()
+            return failure or UnknownTopicOrPartition("the topic was deleted, and made again")
+
+        return [failure_of(one) for one in asked]
 
     async def _add_made_again(
-        self, keys: TransactionKeys, producer_id: int, epoch: int, partition: TransactionPartition,
-        not_added: Callable[[], KafkaError],
-    ) -> None:  # fmt: skip
-        """Add a partition of a topic that was made again after it was added: Kafka's transactions know it by name.
+        self, keys: TransactionKeys, producer_id: int, epoch: int, missing: Collection[TransactionPartition]
+    ) -> Transaction:
+        """Add partitions of topics that were made again after they were added: Kafka's transactions know them by name.
 
-        Raises UnknownTopicOrPartition if it is the partition of the former topic.
+        Those of former topics, or without such a name, are left out. Returns the record.
         """
-        topic_id = UUID(hex=partition.topic_hex)
 
         def decide(one: Transaction | None) -> Transaction:
             found = transitions.check_producer(one, producer_id, epoch)
-            if not _has_by_name(found, partition):
-                raise not_added()
-            if self._catalog.by_id(keys.org, topic_id) is None:
-                raise UnknownTopicOrPartition("the topic was deleted, and made again")
-            return transitions.add(found, (partition,))
+            names = _names(found)
+            named = [partition for partition in missing if partition[:2] in names]
+            present = [one for one in named if self._catalog.by_id(keys.org, UUID(hex=one.topic_hex)) is not None]
+            return transitions.add(found, present) if present else found
 
         await self._catalog.refresh()
         async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
-            await self._change(keys, decide)
+            return await self._change(keys, decide)
 
     # -- completing
 
@@ -252,8 +254,11 @@ class Coordinator:
         return self._logs.durability.confirmed(self._store.node(keys.transaction))
 
 
-def _has_by_name(one: Transaction, partition: TransactionPartition) -> bool:
-    """Whether the partition, or that of another topic of the same name, is in the open transaction."""
-    if one.state is not State.ONGOING:
-        return False
-    return partition in one.partitions or any(other[:2] == partition[:2] for other in one.partitions)
+def _added(one: Transaction) -> frozenset[TransactionPartition]:
+    """The partitions of the open transaction."""
+    return one.partitions if one.state is State.ONGOING else frozenset()
+
+
+def _names(one: Transaction) -> set[tuple[str, int]]:
+    """Topic and index of each: the same for a topic that was made again."""
+    return {(partition.topic, partition.partition) for partition in _added(one)}
