@@ -23,7 +23,7 @@ from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.mirroring import mirrors_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import batches_of, each, join_topics
+from tidegate.apis.slices import batches_of, each, in_slices, join_topics
 from tidegate.apis.topic_refresh import refresh_again, unknown_topics
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, KafkaError
@@ -86,21 +86,19 @@ async def list_groups(call: Call, request: ListGroupsRequest) -> ListGroupsRespo
         for shard in range(call.context.settings.coordinator_shards)
         if coordinator_of(shard, brokers).node_id == node_id
     ]
-    listed = await directory.list_groups(call.store, call.org, shards)
-    return ListGroupsResponse(
-        throttle_time=NO_TIME,
-        error_code=ErrorCode.none,
-        groups=tuple(
-            ListedGroup(
-                group_id=GroupId(group.group_id),
-                protocol_type=group.protocol_type,
-                group_state=group.state,
-                group_type=group.type,
-            )
-            for group in listed
-            if directory.matches(group, request.states_filter, request.types_filter)
-        ),
-    )
+    states = {state.strip().lower() async for state in in_slices(request.states_filter)}
+    types = {kind.lower() async for kind in in_slices(request.types_filter)}
+    groups = [
+        ListedGroup(
+            group_id=GroupId(group.group_id),
+            protocol_type=group.protocol_type,
+            group_state=group.state,
+            group_type=group.type,
+        )
+        async for group in in_slices(await directory.list_groups(call.store, call.org, shards))
+        if directory.matches(group, states, types)
+    ]
+    return ListGroupsResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, groups=tuple(groups))
 
 
 @api(ApiKey.DESCRIBE_GROUPS, first=0, last=6, answers_large=True, safe_late=True, error=error_responses.describe_groups)
