@@ -29,8 +29,8 @@ from tidegate.security.authorizer import Requester
 from tidegate.topics.names import CONSUMER_OFFSETS
 from tidegate.transactions.completion import append_marker
 from tidegate.transactions.errors import TransactionalIdNotFound, TransactionCoordinatorFenced
+from tidegate.transactions.listing import ListedTransaction, used_shards
 from tidegate.transactions.listing import list_transactions as list_transactions_of
-from tidegate.transactions.listing import used_shards
 from tidegate.transactions.model import State
 
 if TYPE_CHECKING:
@@ -56,29 +56,37 @@ _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpoch
 async def list_transactions(call: Call, request: ListTransactionsRequest) -> Any:
     """Transactional ids that this broker is named for. v1: started longer ago. v2: a pattern of the whole id."""
     pattern = compile_regex(request.transactional_id_pattern) if request.transactional_id_pattern else None
-    unknown = tuple(name for name in request.state_filters if name not in _STATES)
-    duration_ms, now_ms = int(request.duration_filter), call.store.clock.now_ms()
-    found = []
-    for one in await list_transactions_of(call.store, call.org, await _named_shards(call)):
-        if request.state_filters and one.state not in request.state_filters:
-            continue
-        if request.producer_id_filters and one.producer_id not in request.producer_id_filters:
-            continue
-        if duration_ms >= 0 and now_ms - one.start_ms <= duration_ms:
-            continue
-        if _may_describe(call, one.transactional_id):
-            found.append(one)
+    unknown = [name async for name in in_slices(request.state_filters) if name not in _STATES]
+    found = await _selected(call, request)
     if pattern is not None:  # it can take milliseconds for each
         found = await asyncio.to_thread(lambda: [one for one in found if pattern.fullmatch(one.transactional_id)])
+    states = [
+        Fields(transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state)
+        async for one in in_slices(found)
+    ]
     return Fields(
         throttle_time=NO_TIME,
         error_code=ErrorCode.none,
-        unknown_state_filters=unknown,
-        transaction_states=tuple(
-            Fields(transactional_id=one.transactional_id, producer_id=one.producer_id, transaction_state=one.state)
-            for one in found
-        ),
+        unknown_state_filters=tuple(unknown),
+        transaction_states=tuple(states),
     )
+
+
+async def _selected(call: Call, request: ListTransactionsRequest) -> list[ListedTransaction]:
+    """The transactional ids that this broker is named for, the client may describe, and the filters select."""
+    states = {name async for name in in_slices(request.state_filters)}
+    producer_ids = {producer_id async for producer_id in in_slices(request.producer_id_filters)}
+    duration_ms, now_ms = int(request.duration_filter), call.store.clock.now_ms()
+
+    def selects(one: ListedTransaction) -> bool:
+        return (
+            (not states or one.state in states)
+            and (not producer_ids or one.producer_id in producer_ids)
+            and (duration_ms < 0 or now_ms - one.start_ms > duration_ms)
+        )
+
+    listed = await list_transactions_of(call.store, call.org, await _named_shards(call))
+    return [one async for one in in_slices(listed) if selects(one) and _may_describe(call, one.transactional_id)]
 
 
 def _may_describe(call: Call, transactional_id: str) -> bool:

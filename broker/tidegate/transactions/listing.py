@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote
 
 from tidegate.store.keys import TransactionKeys
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
+
+_AT_ONCE: Final = 100
+"""Transactional ids that are parsed without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +31,20 @@ async def used_shards(store: Store) -> list[int]:
 
 
 async def list_transactions(store: Store, org: str, shards: Iterable[int]) -> list[ListedTransaction]:
-    """The transactional ids of some shards. Raises StoreUnavailable."""
-    found = []
+    """The transactional ids of some shards, with pauses between some of them. Raises StoreUnavailable."""
+    found: list[ListedTransaction] = []
     for shard in shards:
         transactions, _ = TransactionKeys.of_shard(store.prefix, shard)
-        for ref, text in (await store.read("HGETALL", transactions)).items():
-            owner, _, encoded = ref.decode().partition("/")
-            if owner == org:
-                state, producer_id, start_ms = text.decode().split(" ")
-                found.append(ListedTransaction(unquote(encoded), state, int(producer_id), int(start_ms)))
+        stored = await store.read("HGETALL", transactions)
+        async for part in slices(stored.items(), _AT_ONCE):
+            found += [one for ref, text in part if (one := _parse(org, ref, text)) is not None]
     return found
+
+
+def _parse(org: str, ref: bytes, text: bytes) -> ListedTransaction | None:
+    """One entry of a shard's list; None for another organisation's."""
+    owner, _, encoded = ref.decode().partition("/")
+    if owner != org:
+        return None
+    state, producer_id, start_ms = text.decode().split(" ")
+    return ListedTransaction(unquote(encoded), state, int(producer_id), int(start_ms))

@@ -1,4 +1,4 @@
-"""ListGroups of many, with many filters: each filter is read once, and all is done in slices."""
+"""ListGroups and ListTransactions of many, with many filters: each filter is read once or twice, all in slices."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from tests.support.rounds import Rounds, counted_rounds
-from tidegate.apis import group_admin, registry
+from tidegate.apis import group_admin, registry, transaction_admin
 from tidegate.apis.slices import SLICE
 from tidegate.groups import directory
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.settings import Settings
+from tidegate.store.keys import TransactionKeys
 from tidegate.store.store import Store
+from tidegate.transactions import listing
 
 MANY = 5 * SLICE
 MOST = 2 * SLICE
@@ -107,4 +109,47 @@ async def test_list_groups_reads_its_filters_once_and_in_slices(kind: str) -> No
 
     assert len(found) == (10 if kind == "states" else 70)
     assert rounds.total == MANY + 1
+    assert rounds.most <= MOST
+
+
+def given_transactions(count: int, **context: Any) -> Any:
+    """A call at transactional ids of one shard; each seventh is Ongoing. Their producer ids are their numbers."""
+    call = called({}, **context)
+    transactions, _ = TransactionKeys.of_shard(call.store.prefix, 0)
+    states = [b"Empty" if number % 7 else b"Ongoing" for number in range(count)]
+    stored = {b"default/t-%d" % number: b"%s %d 5" % (state, number) for number, state in enumerate(states)}
+    call.store = called({transactions: stored, call.store.cluster_keys.transaction_shards: {b"0": b""}}).store
+    call.store.clock = SimpleNamespace(now_ms=lambda: 10)
+    return call
+
+
+async def listed_transactions(call: Any, states: Any = (), producer_ids: Any = ()) -> Any:
+    handler = registry.load_all()[ApiKey.LIST_TRANSACTIONS].handler
+    filters = {"state_filters": states, "producer_id_filters": producer_ids}
+    return await handler(call, Fields(**filters, duration_filter=-1, transactional_id_pattern=None))
+
+
+async def test_list_transactions_of_many_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    with counted_rounds() as parsed, counted_rounds() as allowed, counted_rounds() as made:
+        security = SimpleNamespace(authorizer=SimpleNamespace(allows=lambda *_: allowed.note() or True))
+        call = given_transactions(MANY, security=security)
+        noted(monkeypatch, parsed, listing, "unquote")
+        noted(monkeypatch, made, transaction_admin, "Fields")
+        answer = await listed_transactions(call)
+
+    assert len(answer.transaction_states) == parsed.total == allowed.total == MANY
+    assert max(parsed.most, allowed.most, made.most) <= MOST
+
+
+@pytest.mark.parametrize("kind", ["states", "producer_ids"])
+async def test_list_transactions_reads_its_filters_in_slices(kind: str) -> None:
+    call = given_transactions(70)
+    with counted_rounds() as rounds:
+        others: list[Any] = [f"s-{n}" for n in range(MANY)] if kind == "states" else list(range(1_000, 1_000 + MANY))
+        named = ["Ongoing"] if kind == "states" else list(range(0, 70, 7))
+        answer = await listed_transactions(call, **{kind: walked(rounds, *others, *named)})
+
+    assert [one.producer_id for one in answer.transaction_states] == list(range(0, 70, 7))
+    assert answer.unknown_state_filters == tuple(others if kind == "states" else ())
+    assert rounds.total <= 2 * (MANY + len(named))  # once for what is selected, once for the unknown states
     assert rounds.most <= MOST
