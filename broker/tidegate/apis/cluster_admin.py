@@ -23,6 +23,7 @@ from kio.static.primitive import i8
 from tidegate.apis.call import Call
 from tidegate.apis.metadata import encoded_of
 from tidegate.apis.registry import api
+from tidegate.apis.slices import in_slices
 from tidegate.cluster import resource_configs
 from tidegate.cluster.errors import InvalidUpdateVersion
 from tidegate.cluster.features import FINALIZED, SUPPORTED
@@ -146,6 +147,7 @@ _LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
     ApiKey.LIST_CONFIG_RESOURCES,
     first=0,
     last=1,
+    answers_large=True,
     away=ErrorCode.request_timed_out,
     safe_late=True,
     error=at_top(config_resources=()),
@@ -160,7 +162,7 @@ async def list_config_resources(call: Call, request: ListConfigResourcesRequest)
     found = [
         ConfigResource(resource_name=name, resource_type=i8(kind))
         for kind in kinds
-        for name in await _names(call, kind)
+        async for name in in_slices(await _names(call, kind))
     ]
     return ListConfigResourcesResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, config_resources=tuple(found))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.rounds import Rounds, counted_rounds
-from tidegate.apis import group_admin, registry, transaction_admin
+from tidegate.apis import cluster_admin, group_admin, registry, transaction_admin
 from tidegate.apis.slices import SLICE
 from tidegate.groups import directory
 from tidegate.protocol.api_keys import ApiKey
@@ -153,3 +153,18 @@ async def test_list_transactions_reads_its_filters_in_slices(kind: str) -> None:
     assert answer.unknown_state_filters == tuple(others if kind == "states" else ())
     assert rounds.total <= 2 * (MANY + len(named))  # once for what is selected, once for the unknown states
     assert rounds.most <= MOST
+
+
+async def test_list_config_resources_of_many_is_done_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = [SimpleNamespace(name=f"t-{number}") for number in range(MANY)]
+    call = called({}, catalog=SimpleNamespace(topics=lambda org: topics))
+    call.version = 1
+    api = registry.load_all()[ApiKey.LIST_CONFIG_RESOURCES]
+    with counted_rounds() as rounds:
+        noted(monkeypatch, rounds, cluster_admin, "ConfigResource")
+        answer = await api.handler(call, Fields(resource_types=(2,)))
+
+    assert [one.resource_name for one in answer.config_resources] == sorted(one.name for one in topics)
+    assert rounds.total == MANY
+    assert rounds.most <= MOST
+    assert api.answers_large
