@@ -14,6 +14,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberRespons
 from tidegate.apis import classic_members, group_creation
 from tidegate.apis.call import Call, Repeat
 from tidegate.apis.consumer_groups import leave_consumer_group
+from tidegate.apis.leader_assignments import describe_owners, read_assignments
 from tidegate.apis.mirroring import note_assigned
 from tidegate.apis.record_groups import note_owners
 from tidegate.apis.registry import api, inline_api
@@ -25,7 +26,7 @@ from tidegate.groups.delayed_heartbeats import DelayedHeartbeat, supports_delaye
 from tidegate.groups.model import Joined, JoinRefused, JoinRequest, Leaving, MemberRef, SyncRequest
 from tidegate.protocol import error_responses, group_writers
 from tidegate.protocol.api_keys import ApiKey
-from tidegate.protocol.consumer_blobs import TOPICS_MAX, owners_text, subscribed_topics, topic_count
+from tidegate.protocol.consumer_blobs import TOPICS_MAX, subscribed_topics, topic_count
 from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.store.keys import GroupKeys
 from tidegate.telemetry.metrics import metrics
@@ -144,21 +145,21 @@ async def sync_group(call: Call, request: SyncGroupRequest) -> bytes:
     if not request.group_id:
         raise InvalidGroupId
     keys = call.store.group_keys(call.org, request.group_id)
-    assignments = [(assigned.member_id, assigned.assignment) for assigned in request.assignments]
+    assignments = await read_assignments(request.assignments) if request.assignments else ()
     entered = SyncRequest(
         MemberRef(request.member_id, request.generation_id, request.group_instance_id),
         request.protocol_type,
         request.protocol_name,
         assignments,
-        owners_text(assignments) if request.protocol_type in (_CONSUMER, None) else "",
+        await describe_owners(assignments) if assignments and request.protocol_type in (_CONSUMER, None) else "",
     )
     if assignments and call.context.catalog.record_topics:
-        await note_owners(call, keys, request)
+        await note_owners(call, keys, entered)
     try:
         synced = await classic.sync(call.context.waits, keys, entered)
     except OtherGroupType:
         synced = await classic_members.sync(call, keys, entered)
-    note_assigned(call, keys, request, synced)
+    note_assigned(call, keys, entered, synced)
     return group_writers.sync_group(
         call.version,
         ErrorCode.none.value,

@@ -5,27 +5,21 @@ Each report follows the decision on the client's answer and never fails the requ
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
 from tidegate.apis.call import BrokerContext, Call, Client
 from tidegate.apis.equal_fetches import connection_of
 from tidegate.apis.fetch_sessions import Wanted
-from tidegate.groups.clients import read_clients
-from tidegate.groups.model import Synced
+from tidegate.apis.leader_assignments import assigned_owners
+from tidegate.groups.model import Synced, SyncRequest
 from tidegate.groups.offsets import committed_partitions
 from tidegate.log.mirror import Mirror, quietly
-from tidegate.log.owners import Owner
-from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
-
-if TYPE_CHECKING:
-    from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 logger = structlog.get_logger()
 
@@ -61,37 +55,19 @@ def follow(mirror: Mirror | None, client: Client) -> None:
         client.when_closed(partial(mirror.connections.discard, client.connection_id))
 
 
-def note_assigned(call: Call, keys: GroupKeys, request: SyncGroupRequest, synced: Synced) -> None:
+def note_assigned(call: Call, keys: GroupKeys, request: SyncRequest, synced: Synced) -> None:
     """A leader's assignments are stored: report each partition's owner, in a task."""
     mirror = call.context.mirror
     if mirror is not None and request.assignments and synced.protocol_type == _CONSUMER:
         mirror.tasks.start(quietly(_own(call, mirror, keys, request)))
 
 
-async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: SyncGroupRequest) -> None:
-    found = await read_clients(call.store, keys, request.generation_id, request.member_id)
-    if found is None:
-        return
-    owners: list[tuple[Topic, int, Owner]] = []
-    for member in request.assignments:
-        client = found.clients.get(member.member_id)
-        if client is None:
-            continue
-        owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
-        assigned = assigned_partitions(member.assignment) or {}
-        owners += [(topic, index, owner) async for topic, index in _known(call, assigned)]
-        await asyncio.sleep(0)  # other requests first: the work grows with the group's partitions
-    await mirror.own(keys.group_id, owners)
+async def _own(call: Call, mirror: Mirror, keys: GroupKeys, request: SyncRequest) -> None:
+    await mirror.own(keys.group_id, await assigned_owners(call, keys, request, _is_mirrored))
 
 
-async def _known(call: Call, assigned: Mapping[str, Sequence[int]]) -> AsyncIterator[tuple[Topic, int]]:
-    """The assigned partitions that exist, of mirrored topics."""
-    for name, indexes in assigned.items():
-        topic = await call.context.catalog.find(call.org, name)
-        if topic is not None and topic.config.mirror:
-            for index in indexes:
-                if 0 <= index < topic.partition_count:
-                    yield topic, index
+def _is_mirrored(topic: Topic) -> bool:
+    return topic.config.mirror
 
 
 async def mirrors_of(call: Call, keys: GroupKeys) -> Callable[[], None]:

@@ -6,32 +6,30 @@ Handlers call these only while there are such topics.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import structlog
 
 from tidegate.apis.call import Call
+from tidegate.apis.leader_assignments import assigned_owners
+from tidegate.apis.slices import in_slices
 from tidegate.errors import KafkaError
-from tidegate.groups.clients import read_clients
 from tidegate.groups.commits import RecordCommit
 from tidegate.groups.consumer.model import Partition
+from tidegate.groups.model import SyncRequest
 from tidegate.groups.offsets import Committed, offset_field
 from tidegate.log.owners import Owner
 from tidegate.log.record_format.record_log import RecordLog
-from tidegate.protocol.consumer_blobs import assigned_partitions
 from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
-
-if TYPE_CHECKING:
-    from kio.schema.sync_group.v5.request import SyncGroupRequest
 
 logger = structlog.get_logger()
 
 _CONSUMER: Final = "consumer"
 
 
-async def note_owners(call: Call, keys: GroupKeys, request: SyncGroupRequest) -> None:
+async def note_owners(call: Call, keys: GroupKeys, request: SyncRequest) -> None:
     """Store who will own partitions of format record, before the members get their assignments from the leader's Sync.
 
     A failure is logged: the members then read without the Redis group, which moves when they commit.
@@ -39,24 +37,16 @@ async def note_owners(call: Call, keys: GroupKeys, request: SyncGroupRequest) ->
     if request.protocol_type not in (_CONSUMER, None):
         return
     try:
-        await _note_owners(call, keys, request)
+        owned = await assigned_owners(call, keys, request, _is_record)
     except KafkaError as error:
         logger.debug("owner_not_noted", group=keys.group_id, reason=str(error))
-
-
-async def _note_owners(call: Call, keys: GroupKeys, request: SyncGroupRequest) -> None:
-    found = await read_clients(call.store, keys, request.generation_id, request.member_id)
-    if found is None:
         return
-    owners: list[tuple[RecordLog, Owner]] = []
-    for member in request.assignments:
-        client = found.clients.get(member.member_id)
-        if client is not None:
-            owner = Owner(found.own_id, request.generation_id, member.member_id, *client)
-            for name, indexes in (assigned_partitions(member.assignment) or {}).items():
-                topic = await call.context.catalog.find(call.org, name)
-                owners += [(log, owner) for log in _logs(call, topic, indexes)]
+    owners = [(log, owner) async for topic, index, owner in in_slices(owned) for log in _logs(call, topic, [index])]
     await call.context.logs.record_groups.own(keys.group_id, owners)
+
+
+def _is_record(topic: Topic) -> bool:
+    return topic.config.is_record
 
 
 async def note_consumer_owner(call: Call, keys: GroupKeys, member_id: str, assignment: Iterable[Partition]) -> None:

@@ -49,6 +49,8 @@ SOFTWARE_LENGTH_MAX: Final = 100
 _ASSIGNED: Final = itemgetter(1)
 ASSIGNMENTS_BYTES_MAX: Final = 8 << 20
 """Largest sum of a leader's assignments: as much as the metadata of a group's members."""
+ASSIGNED_MAX: Final = 100_000
+"""Most members that a leader may assign to; far above the size of a group that can rebalance."""
 SESSION_TIMEOUT_MAX_MS: Final = 1_800_000
 """Longest session timeout that a member may request: Kafka's default of `group.max.session.timeout.ms`."""
 PROTOCOLS_MAX: Final = 100
@@ -172,9 +174,8 @@ async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Sync
     OtherGroupType (a KIP-848 group), StoreUnavailable.
     """
     member_ref = request.member_ref
-    if request.assignments and sum(map(len, map(_ASSIGNED, request.assignments))) > ASSIGNMENTS_BYTES_MAX:
-        # As in Kafka, where the group exceeds the largest record: UNKNOWN_SERVER_ERROR.
-        raise KafkaError(f"the leader's assignments have more than {ASSIGNMENTS_BYTES_MAX} bytes")
+    if request.assignments:
+        check_assignments(request.assignments)
     while True:
         with waits.watch(keys) as watch:
             entered = await waits.syncs.submit(keys, _sync_args(request), _assignments(request))
@@ -191,6 +192,14 @@ async def sync(waits: GroupWaits, keys: GroupKeys, request: SyncRequest) -> Sync
         if synced is not AGAIN:
             assert isinstance(synced, Synced)
             return synced
+
+
+def check_assignments(assignments: Sequence[tuple[str, bytes]]) -> None:
+    """Raises KafkaError with UNKNOWN_SERVER_ERROR, as Kafka where a group exceeds the largest record."""
+    if len(assignments) > ASSIGNED_MAX:
+        raise KafkaError(f"the leader assigns to more than {ASSIGNED_MAX} members")
+    if sum(map(len, map(_ASSIGNED, assignments))) > ASSIGNMENTS_BYTES_MAX:
+        raise KafkaError(f"the leader's assignments have more than {ASSIGNMENTS_BYTES_MAX} bytes")
 
 
 def _sync_args(request: SyncRequest) -> list[Arg]:

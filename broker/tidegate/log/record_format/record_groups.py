@@ -226,7 +226,7 @@ class RecordGroups:
 
     async def own(self, group_id: str, owners: Iterable[tuple[RecordLog, Owner]]) -> None:
         """Store the owners of partitions, before the members get their assignments. Failures are logged."""
-        work = [note_owner(self._store, log.keys, group_id, owner) for log, owner in owners]
+        work = (note_owner(self._store, log.keys, group_id, owner) for log, owner in owners)
         await self._each(work, "owner_not_noted", group_id)
 
     async def acknowledge(self, group_id: str, commits: Sequence[tuple[RecordLog, int]]) -> None:
@@ -262,7 +262,7 @@ class RecordGroups:
         return log.ids.end_of(found[b"last-delivered-id"]) or None
 
     @staticmethod
-    async def _each(work: Sequence[Awaitable[Any]], event: str, group_id: str) -> None:
+    async def _each(work: Iterable[Awaitable[Any]], event: str, group_id: str) -> None:
         for outcome in await gather_each(work, _AT_ONCE):
             if isinstance(outcome, KafkaError):
                 logger.debug(event, group=group_id, reason=str(outcome))
