@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from typing import Final
 
 from tidegate.store.keys import GroupKeys
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
+
+_AT_ONCE: Final = 100
+"""Members that are parsed without a pause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +33,9 @@ async def read_clients(store: Store, keys: GroupKeys, generation: int, leader: s
     )
     if own_id is None or (int(now), led_by.decode()) != (generation, leader):
         return None
-    members = {member_id.decode(): json.loads(record) for member_id, record in records.items()}
-    return Clients(
-        own_id.decode(),
-        {member_id: (record["client_id"], record["client_host"]) for member_id, record in members.items()},
-    )
+    clients: dict[str, tuple[str, str]] = {}
+    async for part in slices(records.items(), _AT_ONCE):
+        for member_id, text in part:
+            record = json.loads(text)
+            clients[member_id.decode()] = record["client_id"], record["client_host"]
+    return Clients(own_id.decode(), clients)
