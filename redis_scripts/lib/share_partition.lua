@@ -34,9 +34,10 @@ function share_partition.row_of(first, stored)
     owner = member_id or owner, session = session or "" }
 end
 
--- The rows of first offsets; those that Redis has lost are left out.
+-- The rows of first offsets; those that Redis has lost are left out. In a script that changes the group they count.
 function share_partition.rows_of(p, firsts)
   local rows = {}
+  if p.group then p.group.rows_left = p.group.rows_left - #firsts end
   for at = 1, #firsts, 1000 do
     local part = { unpack(firsts, at, math.min(at + 999, #firsts)) }
     for i, stored in ipairs(redis.call("HMGET", p.hash, unpack(part))) do

@@ -7,8 +7,9 @@ local share_rows = {}
 local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS, WAITING_MAX = 10000, 500, 60000, 10000, 10000
 
 -- The group's configs, or the defaults of the broker; `ref` is the group's name in the shard's keys. `made_available` is
--- set if the script makes records available, or lets a full window grow, which its caller publishes.
-function share_rows.read_group(ref, default_limit, default_lock_ms, default_locks_max)
+-- set if the script makes records available, or lets a full window grow, which its caller publishes. `rows_left` counts
+-- down from `rows_max` for each row that the script reads, and what costs as much: at 0 it leaves the rest to the next.
+function share_rows.read_group(ref, default_limit, default_lock_ms, default_locks_max, rows_max)
   local found = redis.call("HMGET", KEYS[1], "share.delivery.count.limit", "share.record.lock.duration.ms",
     "share.partition.max.record.locks", "share.isolation.level", "share.retry.backoff.ms", "share.retry.backoff.max.ms",
     "share.ordering", "share.deliver.at.enable", "errors.deadletterqueue.topic.name",
@@ -20,6 +21,7 @@ function share_rows.read_group(ref, default_limit, default_lock_ms, default_lock
     backoff_ms = backoff_ms, backoff_max_ms = tonumber(found[6] or 60000),
     by_key = by_key, reads_time = reads_time,
     dead_letter_topic = found[9] or "", dead_letter_copy = found[10] == "true" and "1" or "0", made_available = false,
+    rows_max = tonumber(rows_max), rows_left = tonumber(rows_max),
   }
 end
 
@@ -37,6 +39,7 @@ function share_rows.fail(p, row, cause)
   local partition = string.match(p.hash, ":share:(%x+:%d+)$")
   local topic = redis.call("HGET", KEYS[2], partition) or ""
   for first = row.first, row.last, LETTER_RECORDS_MAX do
+    p.group.rows_left = p.group.rows_left - 1
     local last = math.min(first + LETTER_RECORDS_MAX - 1, row.last)
     redis.call("XADD", KEYS[3], "*", "topic", topic, "partition", partition, "first", number_text(first),
       "last", number_text(last), "deliveries", row.count, "cause", cause, "target", p.group.dead_letter_topic, "copy", p.group.dead_letter_copy)
@@ -88,12 +91,14 @@ function share_rows.lock(p, row, deadline)
   redis.call("ZADD", p.locks, number_text(deadline), number_text(row.first))
 end
 
--- Take a row off the share-partition; what remains of it is put back by its caller. The row itself goes last: where a key
--- is of another type, the script ends before it, and `restore_lost` finds the row.
+-- Take a row off the share-partition; what remains of it is put back by its caller. Whether it was acquired. The row
+-- itself goes last: where a key is of another type, the script ends before it, and `restore_lost` finds the row.
 function share_rows.take_out(p, row)
   local first = number_text(row.first)
-  if redis.call("ZREM", p.acquired, first) == 1 then redis.call("ZREM", p.locks, first) else redis.call("ZREM", p.available, first) end
+  local was_acquired = redis.call("ZREM", p.acquired, first) == 1
+  redis.call("ZREM", was_acquired and p.locks or p.available, first)
   redis.call("HDEL", p.hash, first)
+  return was_acquired
 end
 
 function share_rows.part_of(row, first, last)
@@ -130,6 +135,7 @@ end
 function share_rows.finish(p, row)
   p.unfinished = p.unfinished - share_partition.length(row)
   if p.chained == 0 then return end
+  p.group.rows_left = p.group.rows_left - share_partition.length(row)
   for offset = row.first, row.last do
     local first = number_text(offset)
     local found = redis.call("HMGET", p.hash, "k" .. first, "n" .. first)
@@ -165,6 +171,7 @@ function share_rows.restore_lost(p, now)
   if now - tonumber(redis.call("HGET", p.hash, "checked") or 0) < CHECKED_MS then return end
   redis.call("HSET", p.hash, "checked", number_text(now))
   local fields = redis.call("HGETALL", p.hash)
+  p.group.rows_left = p.group.rows_left - #fields / 2
   for i = 1, #fields, 2 do
     local row = tonumber(fields[i]) and share_partition.row_of(fields[i], fields[i + 1])
     if row and not redis.call("ZSCORE", p.acquired, fields[i]) then
@@ -176,9 +183,25 @@ function share_rows.restore_lost(p, now)
   end
 end
 
+-- Remove the locks of rows that Redis has lost.
+local function unlock_lost(p, firsts, rows)
+  local found = {}
+  for _, row in ipairs(rows) do found[number_text(row.first)] = true end
+  for _, first in ipairs(firsts) do
+    if not found[first] then redis.call("ZREM", p.locks, first) end
+  end
+end
+
+-- Expire locks that are overdue, in the order of their deadlines; false if there may be more. Each of them leaves
+-- `locks`, also where keys were lost: the next call finds others.
 function share_rows.expire_locks(p, now)
-  for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGEBYSCORE", p.locks, "-inf", number_text(now)))) do
-    share_rows.take_out(p, row)
+  local most = math.max(p.group.rows_left, 0)
+  local firsts = redis.call("ZRANGEBYSCORE", p.locks, "-inf", number_text(now), "LIMIT", 0, number_text(most))
+  local rows = share_partition.rows_of(p, firsts)
+  if #rows < #firsts then unlock_lost(p, firsts, rows) end
+  for _, row in ipairs(rows) do
+    if not share_rows.take_out(p, row) then redis.call("ZREM", p.locks, number_text(row.first)) end
     if row.owner == "" then share_rows.make_available(p, row) else share_rows.end_delivery(p, row) end
   end
+  return #firsts < most
 end

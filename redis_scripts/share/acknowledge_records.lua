@@ -11,15 +11,17 @@ KEYS[5...]  partition  hash    end, epoch, unfinished, redelivered, failed, and 
 ARGV[1]     default of the delivery limit
 ARGV[2]     default of the lock duration, ms
 ARGV[3]     default of the largest window, offsets
-ARGV[4]     member id
-ARGV[5]     channel to notify of records that are available again
-ARGV[6]     the group's name in the shard's keys
-ARGV[7]     id of the member's share session, which has a lock that it renews, and undoes its own deliveries alone
-ARGV[8...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
+ARGV[4]     rows to read, about: the share-partitions behind them are left to the next call
+ARGV[5]     member id
+ARGV[6]     channel to notify of records that are available again
+ARGV[7]     the group's name in the shard's keys
+ARGV[8]     id of the member's share session, which has a lock that it renews, and undoes its own deliveries alone
+ARGV[9...]  for each share-partition: its epoch when the records were acquired ("" if not known), number of batches, and
             for each batch: first offset, last offset, a digit for each offset or one for all: 0 and 1 finish a record,
             2 releases it, 3 rejects it, 4 renews its lock, 5 undoes its delivery
-Returns  {NONE, lock duration in ms, the code of each share-partition}; run twice, the second run finds the records
-         finished, which is INVALID_RECORD_STATE, or NONE below the start offset
+Returns  {NONE, lock duration in ms, the code of each share-partition, in order, that is not left to the next call};
+         run twice, the second run finds the records finished, which is INVALID_RECORD_STATE, or NONE below the start
+         offset
 Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the member, its lock has expired, or
                                           the group does not permit to renew locks
                   INVALID_REQUEST         an offset is above the window
@@ -30,8 +32,8 @@ Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the membe
 -- @include lib/number_text
 -- @include lib/share_partition
 -- @include lib/share_rows
-local group = share_rows.read_group(ARGV[6], ARGV[1], ARGV[2], ARGV[3])
-local member_id, session, now = ARGV[4], ARGV[7], now_ms()
+local group = share_rows.read_group(ARGV[7], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
+local member_id, session, now = ARGV[5], ARGV[8], now_ms()
 local RELEASE, REJECT, RENEW, UNDO = "2", "3", "4", "5"
 local renews = redis.call("HGET", KEYS[1], "share.renew.acknowledge.enable") ~= "false"
 
@@ -99,10 +101,21 @@ local function acknowledge(p, first, last, kind)
   end
 end
 
+-- Whether this script has begun, and a share-partition may have more rows than are left: each is read twice.
+local function is_for_next(p)
+  if group.rows_left == group.rows_max or 2 * p.unfinished <= group.rows_left then return false end
+  return 2 * redis.call("ZCARD", p.acquired) > group.rows_left
+end
+
+-- The code of a share-partition, or nil if it is left to the next call.
 local function acknowledge_partition(key, at, batch_count)
   local p = share_partition.open(key, group)
   if not p or (ARGV[at] ~= "" and ARGV[at] ~= p.epoch) then return ERROR.NOT_LEADER_OR_FOLLOWER end
-  share_rows.expire_locks(p, now)
+  if is_for_next(p) then return nil end
+  if not share_rows.expire_locks(p, now) then
+    share_rows.save(p)
+    return nil
+  end
   local start, runs, code = share_partition.start_of(p), {}, ERROR.NONE
   for i = at + 2, at + 1 + 3 * batch_count, 3 do
     local first, last = tonumber(ARGV[i]), tonumber(ARGV[i + 1])
@@ -125,11 +138,13 @@ local function acknowledge_partition(key, at, batch_count)
   return code
 end
 
-local answer, at = { ERROR.NONE, group.lock_ms }, 8
+local answer, at = { ERROR.NONE, group.lock_ms }, 9
 for key = 5, #KEYS, 4 do
   local batch_count = tonumber(ARGV[at + 1])
-  answer[#answer + 1] = acknowledge_partition(key, at, batch_count)
+  local code = group.rows_left > 0 and acknowledge_partition(key, at, batch_count)
+  if not code then break end
+  answer[#answer + 1] = code
   at = at + 2 + 3 * batch_count
 end
-if group.made_available then redis.call("PUBLISH", ARGV[5], ARGV[6]) end
+if group.made_available then redis.call("PUBLISH", ARGV[6], ARGV[7]) end
 return answer

@@ -4,7 +4,9 @@
 KEYS[1...]  partition  hash  end, epoch, unfinished, redelivered, failed, dead_lettered, dropped, and rows: first offset ->
             last offset, delivery count, size, owner; behind it available (zset, first offset of a row), acquired (zset, the same), locks (zset,
             first offset -> deadline, ms); four keys for each share-partition
-Returns  {NONE, for each share-partition: {start offset, end, unfinished records below it, records that are available
+ARGV[1]  rows to read, about: the share-partitions behind them are left to the next call
+Returns  {NONE, for each share-partition, in order, that is not left to the next call: {start offset, end,
+         unfinished records below it, records that are available
          again, records that wait for their time or for an earlier record of their key, highest delivery count of an
          unfinished record, records delivered more than once so far, records that failed so far, those of them that were written to the dead-letter topic, those that could not be written to it,
          deadline of the first lock in ms or -1, then member id and number of acquired records of each
@@ -13,16 +15,19 @@ Errors   none
 ]]
 -- @include lib/errors
 -- @include lib/share_partition
-local answer = { ERROR.NONE }
+local answer, rows_left = { ERROR.NONE }, tonumber(ARGV[1])
 for key = 1, #KEYS, 4 do
   local p, found = share_partition.open(key), {}
   if p then
+    local available, acquired = redis.call("ZRANGE", p.available, 0, -1), redis.call("ZRANGE", p.acquired, 0, -1)
+    rows_left = rows_left - #available - #acquired
+    if rows_left < 0 and #answer > 1 then break end
     local totals = redis.call("HMGET", p.hash, "redelivered", "failed", "dead_lettered", "dropped")
     local returned, waiting, highest, order, by_member = 0, 0, 0, {}, {}
-    for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGE", p.available, 0, -1))) do
+    for _, row in ipairs(share_partition.rows_of(p, available)) do
       returned, highest = returned + share_partition.length(row), math.max(highest, row.count)
     end
-    for _, row in ipairs(share_partition.rows_of(p, redis.call("ZRANGE", p.acquired, 0, -1))) do
+    for _, row in ipairs(share_partition.rows_of(p, acquired)) do
       highest = math.max(highest, row.count)
       if row.owner == "" then
         waiting = waiting + share_partition.length(row)

@@ -27,7 +27,14 @@ from tidegate.errors import (
 )
 from tidegate.groups.share.acknowledgements import UNDO, Acknowledgement
 from tidegate.groups.share.errors import ShareSessionNotFound, UnsupportedForMessageFormat
-from tidegate.groups.share.records import PARTITIONS_PER_SCRIPT, Acquired, AcquiredRecords, Readable, Reads
+from tidegate.groups.share.records import (
+    PARTITIONS_PER_SCRIPT,
+    Acquired,
+    AcquiredRecords,
+    Readable,
+    Reads,
+    partitions_after,
+)
 from tidegate.groups.share.sessions import SharePartition, ShareSession
 from tidegate.groups.share.windows import Window
 from tidegate.protocol.share_writers import SharePartitionData
@@ -149,10 +156,13 @@ class ShareReading:
         """Acquire what is available again; partitions whose window may grow, and how the group reads."""
         growing: dict[SharePartition, Reads] = {}
         located = [one for one in self.order if one in self.logs]
-        for at in range(0, len(located), PARTITIONS_PER_SCRIPT):
-            part = located[at : at + PARTITIONS_PER_SCRIPT]
+        at, limit = 0, PARTITIONS_PER_SCRIPT
+        while at < len(located):
+            part = located[at : at + limit]
             acquired = await self._acquire([Readable(one, self._log_start(one)) for one in part])
-            for partition, found in zip(part, acquired.partitions, strict=True):
+            answered = len(acquired.partitions)
+            at, limit = at + answered, partitions_after(answered)
+            for partition, found in zip(part, acquired.partitions, strict=False):
                 if found is None:
                     start_offsets = self._call.context.shares.start_offsets
                     if not await start_offsets.restore(self._session.keys, partition.topic_id.hex, partition.index):
@@ -295,9 +305,7 @@ class ShareReading:
         self.results.clear()
         session, records = self._session, self._call.context.shares.records
         try:
-            for at in range(0, len(undone), PARTITIONS_PER_SCRIPT):
-                part = undone[at : at + PARTITIONS_PER_SCRIPT]
-                await records.acknowledge(session.keys, session.acquirer, part)
+            await records.acknowledge(session.keys, session.acquirer, undone)
         except StoreUnavailable as error:
             logger.warning("share_records_not_released", group=session.keys.ref, reason=str(error))
 

@@ -1,17 +1,18 @@
 """Acquire, acknowledge and release records of share-partitions: one script a step, for any number of partitions.
 
 The state is in the group's hash tag; the broker brings what the log knows (its start offset, the batches behind the
-window), and the script decides what the member gets.
+window), and the script decides what the member gets. A script that has read its rows leaves the other partitions to the
+next one: Redis executes nothing else meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tidegate.errors import KafkaStorageError
+from tidegate.errors import KafkaStorageError, StoreUnavailable
 from tidegate.groups.configs import (
     SHARE_DELIVERY_COUNT_LIMIT,
     SHARE_PARTITION_MAX_RECORD_LOCKS,
@@ -34,6 +35,8 @@ READ_IN_FLIGHT = Script("share/read_in_flight")
 
 READ_COMMITTED: Final = b"read_committed"
 PARTITIONS_PER_SCRIPT: Final = 500
+ROWS_PER_SCRIPT: Final = 5_000
+"""Rows that one script reads, about; a row takes 6 us. A partition's acknowledgement is never divided."""
 _RECORDS_MAX: Final = 1 << 31
 _STORED: Final = 0
 
@@ -152,6 +155,15 @@ class InFlight:
         return max(high_watermark - self.end, 0) + self.unfinished_count
 
 
+Batches = tuple[SharePartition, str, Sequence[Acknowledgement]]
+"""What is acknowledged of a share-partition, with the epoch of its acquisition, or ""."""
+
+
+def partitions_after(answered: int) -> int:
+    """How many share-partitions the next script is asked for, after one that left the others to it."""
+    return min(max(2 * answered, 1), PARTITIONS_PER_SCRIPT)
+
+
 class ShareRecords:
     """The records in flight of share groups. `prove` is None where `durability` needs no proofs."""
 
@@ -159,12 +171,13 @@ class ShareRecords:
         self._store, self.prove = store, prove
 
     @staticmethod
-    def _defaults() -> list[Arg]:
-        """The first arguments of every script: the defaults of the group's configs."""
+    def _limits() -> list[Arg]:
+        """The first arguments of what changes records: the defaults of the group's configs, and the rows to read."""
         return [
             SHARE_DELIVERY_COUNT_LIMIT,
             SHARE_RECORD_LOCK_DURATION_MS,
             SHARE_PARTITION_MAX_RECORD_LOCKS,
+            ROWS_PER_SCRIPT,
         ]
 
     @staticmethod
@@ -183,15 +196,21 @@ class ShareRecords:
         exact: bool,
         batch_size: int,
     ) -> AcquiredRecords:
-        """Acquire up to `record_count` records; unless `exact`, whole batches. Raises StoreUnavailable."""
-        args = [*self._defaults(), acquirer.member_id, min(record_count, _RECORDS_MAX), int(exact), max(batch_size, 1)]
+        """Acquire up to `record_count` records; unless `exact`, whole batches.
+
+        The answer has the first share-partitions, at least one: the others had no part in it. Raises StoreUnavailable.
+        """
+        args = [*self._limits(), acquirer.member_id, min(record_count, _RECORDS_MAX), int(exact), max(batch_size, 1)]
         args += (keys.ref, acquirer.session_id)
         for one in readable:
             args += (one.log_start, one.read_from, len(one.runs))
             for run in one.runs:
                 args += (run.first, run.last, run.kind)
         names = self._keys(keys, (one.partition for one in readable))
-        lock_ms, isolation, taken, is_full, *found = await self._store.run(ACQUIRE_RECORDS, names, *args)
+        while True:
+            lock_ms, isolation, taken, is_full, *found = await self._store.run(ACQUIRE_RECORDS, names, *args)
+            if found or not readable:  # else locks of the first share-partition expired, and there are more
+                break
         partitions = [_partition_acquired(one) for one in found]
         return AcquiredRecords(lock_ms, Reads.of(isolation), taken, bool(is_full), partitions)
 
@@ -199,26 +218,44 @@ class ShareRecords:
         self,
         keys: GroupKeys,
         acquirer: Acquirer,
-        acknowledged: Sequence[tuple[SharePartition, str, Sequence[Acknowledgement]]],
+        acknowledged: Sequence[Batches],
     ) -> tuple[int, list[int]]:
-        """Acknowledge batches of share-partitions, each with its epoch or "". Raises StoreUnavailable.
+        """Acknowledge batches of share-partitions. Raises StoreUnavailable if nothing was acknowledged.
 
-        Returns the lock duration in ms and the code of each share-partition.
+        Returns the lock duration in ms, and the code of each share-partition: KAFKA_STORAGE_ERROR where it is unknown.
         """
-        args = [*self._defaults(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
-        for _, epoch, batches in acknowledged:
+        codes: list[int] = []
+        lock_ms = 0
+
+        async def acknowledge(first: int, end: int) -> int:
+            nonlocal lock_ms
+            part = _for_one_script(acknowledged[first:end])
+            lock_ms, *found = await self._acknowledge(keys, acquirer, part)
+            codes.extend(found)
+            return len(found)
+
+        try:
+            await _in_parts(len(acknowledged), acknowledge)
+        except StoreUnavailable:
+            if not codes:
+                raise
+            codes += [KafkaStorageError.code.value] * (len(acknowledged) - len(codes))
+        return lock_ms, codes
+
+    async def _acknowledge(self, keys: GroupKeys, acquirer: Acquirer, part: Sequence[Batches]) -> list[Any]:
+        args = [*self._limits(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
+        for _, epoch, batches in part:
             args += (epoch, len(batches))
             for batch in batches:
                 args += (batch.first, batch.last, batch.digits)
-        names = self._keys(keys, (partition for partition, _, _ in acknowledged))
-        lock_ms, *codes = await self._store.run(ACKNOWLEDGE_RECORDS, names, *args)
-        return lock_ms, codes
+        names = self._keys(keys, (partition for partition, _, _ in part))
+        return await self._store.run(ACKNOWLEDGE_RECORDS, names, *args)
 
     async def acknowledge_proved(
         self,
         keys: GroupKeys,
         acquirer: Acquirer,
-        acknowledged: Sequence[tuple[SharePartition, str, Sequence[Acknowledgement]]],
+        acknowledged: Sequence[Batches],
     ) -> tuple[int, list[int]]:
         """As `acknowledge`, once it is proved; what is not proved has the code KAFKA_STORAGE_ERROR."""
         if self.prove is None:
@@ -246,9 +283,16 @@ class ShareRecords:
 
         Raises StoreUnavailable.
         """
-        args = [*self._defaults(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
-        for at in range(0, len(partitions), PARTITIONS_PER_SCRIPT):
-            await self._store.run(RELEASE_RECORDS, self._keys(keys, partitions[at : at + PARTITIONS_PER_SCRIPT]), *args)
+        args = [*self._limits(), acquirer.member_id, keys.shard_keys.available, keys.ref, acquirer.session_id]
+        read_from: Arg = 0
+
+        async def release(first: int, end: int) -> int:
+            nonlocal read_from
+            names = self._keys(keys, partitions[first:end])
+            done, read_from = await self._store.run(RELEASE_RECORDS, names, *args, read_from)
+            return int(done)
+
+        await _in_parts(len(partitions), release)
 
     async def progress(self, keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[Progress]:
         """How far share-partitions have come. Raises StoreUnavailable."""
@@ -262,10 +306,33 @@ class ShareRecords:
     async def in_flight(self, keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[InFlight | None]:
         """What is in flight of share-partitions; None for one that is not initialised. Raises StoreUnavailable."""
         found: list[InFlight | None] = []
-        for at in range(0, len(partitions), PARTITIONS_PER_SCRIPT):
-            names = _partition_keys(keys, partitions[at : at + PARTITIONS_PER_SCRIPT])
-            found += map(_in_flight, await self._store.run(READ_IN_FLIGHT, names))
+
+        async def read(first: int, end: int) -> int:
+            names = _partition_keys(keys, partitions[first:end])
+            replies = await self._store.run(READ_IN_FLIGHT, names, ROWS_PER_SCRIPT)
+            found.extend(map(_in_flight, replies))
+            return len(replies)
+
+        await _in_parts(len(partitions), read)
         return found
+
+
+async def _in_parts(count: int, ask: Callable[[int, int], Awaitable[int]]) -> None:
+    """Ask for share-partitions from one to before another, until all are answered; `ask` returns how many were."""
+    at, limit = 0, PARTITIONS_PER_SCRIPT
+    while at < count:
+        answered = await ask(at, min(at + limit, count))
+        at, limit = at + answered, partitions_after(answered)
+
+
+def _for_one_script(acknowledged: Sequence[Batches]) -> Sequence[Batches]:
+    """The first share-partitions, at least one, with no more acknowledgements than a script reads rows."""
+    count = 0
+    for place, (_, _, batches) in enumerate(acknowledged):
+        count += sum(len(batch.kinds) for batch in batches)
+        if place and count > ROWS_PER_SCRIPT:
+            return acknowledged[:place]
+    return acknowledged
 
 
 def _partition_keys(keys: GroupKeys, partitions: Iterable[SharePartition]) -> list[str]:
