@@ -5,6 +5,7 @@
 -- @include lib/number_text
 local share_rows = {}
 local LETTERS_MAX, LETTER_RECORDS_MAX, LETTERS_LATE_MS, CHECKED_MS, WAITING_MAX = 10000, 500, 60000, 10000, 10000
+local ROWS_MAX = 20000 -- as many as WAITING_MAX and the largest window have
 
 -- The group's configs, or the defaults of the broker; `ref` is the group's name in the shard's keys. `made_available` is
 -- set if the script makes records available, or lets a full window grow, which its caller publishes. `rows_left` counts
@@ -60,6 +61,11 @@ function share_rows.is_window_full(p, start, more)
   local waiting = redis.call("ZCARD", p.acquired) - redis.call("ZCARD", p.locks)
     + redis.call("ZCOUNT", p.locks, "(" .. number_text(now_ms() + group.lock_ms), "+inf")
   return waiting >= WAITING_MAX or unfinished - waiting >= group.locks_max
+end
+
+-- Whether a share-partition has so many rows that none is split: only parts of very large batches are so many.
+function share_rows.has_too_many(p)
+  return p.unfinished > ROWS_MAX and redis.call("ZCARD", p.acquired) + redis.call("ZCARD", p.available) >= ROWS_MAX
 end
 
 -- Whether so much waits for the dead-letter topic that the group gets no records.

@@ -24,7 +24,7 @@ Returns  {NONE, lock duration in ms, the code of each share-partition, in order,
          offset
 Errors   of each: INVALID_RECORD_STATE    an offset is not acquired by the member, its lock has expired, or
                                           the group does not permit to renew locks
-                  INVALID_REQUEST         an offset is above the window
+                  INVALID_REQUEST         an offset is above the window, or too many rows would be split
                   NOT_LEADER_OR_FOLLOWER  the offsets of the share-partition were altered or deleted since the acquisition
 ]]
 -- @include lib/errors
@@ -47,21 +47,32 @@ local function rows_within(p, first, last)
   return rows
 end
 
--- Whether the member holds every offset of a range; for a delivery to undo, in this session.
+-- Whether the member holds every offset of a range; for a delivery to undo, in this session. `p.is_split` is set if the
+-- range has a part of a row.
 local function is_held(p, first, last, kind)
   local next_offset = first
   for _, row in ipairs(rows_within(p, first, last)) do
     if row.first > next_offset or row.owner ~= member_id then return false end
     if kind == UNDO and row.session ~= session then return false end
+    p.is_split = p.is_split or row.first < first or row.last > last
     next_offset = row.last + 1
   end
   return next_offset > last
 end
 
--- Consecutive offsets of a batch that are acknowledged in the same way, from `start` on.
+local function add_run(runs, first, last, kind)
+  local before = runs[#runs]
+  if before and before[3] == kind and before[2] + 1 == first then
+    before[2] = last
+  else
+    runs[#runs + 1] = { first, last, kind }
+  end
+end
+
+-- Consecutive offsets that are acknowledged in the same way, from `start` on: those of one more batch.
 local function runs_of(runs, first, last, types, start)
   if #types == 1 then
-    if last >= start then runs[#runs + 1] = { math.max(first, start), last, types } end
+    if last >= start then add_run(runs, math.max(first, start), last, types) end
     return
   end
   local offset = math.max(first, start)
@@ -70,7 +81,7 @@ local function runs_of(runs, first, last, types, start)
     local kind = string.sub(types, place, place)
     local same = string.find(types, "[^" .. kind .. "]", place)
     local run_last = same and first + same - 2 or last
-    runs[#runs + 1] = { offset, run_last, kind }
+    add_run(runs, offset, run_last, kind)
     offset = run_last + 1
   end
 end
@@ -93,8 +104,9 @@ end
 
 local function acknowledge(p, first, last, kind)
   for _, row in ipairs(rows_within(p, first, last)) do
-    local deadline = tonumber(redis.call("ZSCORE", p.locks, number_text(row.first)))
-    share_rows.take_out(p, row)
+    local is_split = row.first < first or row.last > last
+    local deadline = is_split and tonumber(redis.call("ZSCORE", p.locks, number_text(row.first)))
+    if is_split or kind ~= RENEW then share_rows.take_out(p, row) end
     if row.first < first then share_rows.lock(p, share_rows.part_of(row, row.first, first - 1), deadline) end
     if row.last > last then share_rows.lock(p, share_rows.part_of(row, last + 1, row.last), deadline) end
     apply(p, share_rows.part_of(row, math.max(row.first, first), math.min(row.last, last)), kind)
@@ -129,6 +141,7 @@ local function acknowledge_partition(key, at, batch_count)
     if code ~= ERROR.NONE then break end
     if (run[3] == RENEW and not renews) or not is_held(p, unpack(run)) then code = ERROR.INVALID_RECORD_STATE end
   end
+  if code == ERROR.NONE and p.is_split and share_rows.has_too_many(p) then code = ERROR.INVALID_REQUEST end
   if code == ERROR.NONE then
     local was_full = share_rows.is_window_full(p, start, 0)
     for _, run in ipairs(runs) do acknowledge(p, run[1], run[2], run[3]) end

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from tests.scripts.test_share_ordering import run_random_members
-from tests.support.shares import ACCEPT, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
+from tests.support.includes import replaced_include
+from tests.support.shares import ACCEPT, GAP, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.share import records
+from tidegate.groups.share.acknowledgements import RUNS_MAX, Acknowledgement, check
 from tidegate.groups.share.records import ACKNOWLEDGE_RECORDS
 from tidegate.groups.share.sessions import Acquirer
+from tidegate.store import scripts
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -243,7 +246,7 @@ async def test_few_rows_take_one_script(shares: ShareWorld, calls: Calls) -> Non
 
     steps = ("read_in_flight", "acknowledge_records", "release_records", "acquire_records")
     assert {name: len(calls.of(name)) for name in steps} == dict.fromkeys(steps, 1)
-    assert all(calls.of(name)[0] <= most for name, most in zip(steps, (32, 131, 78, 98), strict=True))
+    assert all(calls.of(name)[0] <= most for name, most in zip(steps, (32, 119, 78, 98), strict=True))
 
 
 async def test_locks_of_lost_rows_are_removed(shares: ShareWorld, calls: Calls) -> None:
@@ -257,6 +260,38 @@ async def test_locks_of_lost_rows_are_removed(shares: ShareWorld, calls: Calls) 
 
     assert await store.command("ZCARD", locks) == 0
     assert_divided(calls.of("acknowledge_records"))
+
+
+async def test_batches_of_one_record_are_acknowledged_as_one_range(shares: ShareWorld, calls: Calls) -> None:
+    a = await full(shares)
+
+    assert await a.acknowledge({0: [(0, ROWS - 1, (RENEW,))]}, is_renew_ack=True) == "NONE"
+    assert await a.acknowledge({1: [(at, at, (RENEW,)) for at in range(ROWS)]}, is_renew_ack=True) == "NONE"
+
+    together, apart = calls.of("acknowledge_records")
+    assert apart == together <= 4 * ROWS
+    assert await counts(shares) == [(ROWS, 0)] * PARTITIONS
+
+
+async def test_kinds_change_a_limited_number_of_times() -> None:
+    check([Acknowledgement(0, RUNS_MAX, tuple(islice(cycle((GAP, ACCEPT)), RUNS_MAX + 1)))], allows_renewal=True)
+    changing = [Acknowledgement(0, RUNS_MAX, tuple(islice(cycle((RELEASE, ACCEPT)), RUNS_MAX + 1)))]
+
+    with pytest.raises(Exception, match="more than 10000 runs"):
+        check(changing, allows_renewal=True)
+
+
+async def test_acknowledge_splits_no_row_of_a_partition_with_too_many(shares: ShareWorld) -> None:
+    a = shares.member("a")
+    await shares.joined(a)
+    await shares.produce(20)
+    assert await a.fetch(0) == "0-19x1"
+    text = scripts.read("lib/share_rows").replace("local ROWS_MAX = 20000", "local ROWS_MAX = 4")
+
+    with replaced_include("lib/share_rows", text):
+        assert await a.ack(0, 9, *islice(cycle((RELEASE, RENEW)), 10), is_renew_ack=True) == "NONE"
+        assert await a.ack(10, 10) == INVALID
+        assert await a.acknowledge({0: [(1, 1, (ACCEPT,)), (3, 3, (ACCEPT,)), (10, 19, (ACCEPT,))]}) == "NONE"
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10])

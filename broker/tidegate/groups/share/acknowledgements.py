@@ -15,6 +15,9 @@ UNDO: Final = 5
 
 RECORDS_MAX: Final = 1 << 20
 """Offsets of one acknowledgement batch; a share-partition's window is far smaller."""
+RUNS_MAX: Final = 10_000
+"""Runs of one kind in the batches of one share-partition: as many as the largest window has offsets."""
+_DIGITS: Final = bytes.maketrans(bytes(range(6)), b"112345")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +30,21 @@ class Acknowledgement:
 
     @property
     def digits(self) -> str:
-        """The kinds as the scripts read them."""
-        return "".join(map(str, self.kinds))
+        """The kinds as the scripts read them; a gap is finished as an accepted record is."""
+        return bytes(self.kinds).translate(_DIGITS).decode()
+
+    @property
+    def run_count(self) -> int:
+        """How many runs of offsets with one kind it has."""
+        digits = self.digits
+        return 1 + sum(map(str.__ne__, digits, digits[1:]))
 
 
 def check(batches: Sequence[Acknowledgement], allows_renewal: bool) -> None:
     """Check the batches of one share-partition. Raises InvalidRequest, InvalidRecordState for an overlap."""
     last_kind = RENEW if allows_renewal else REJECT
     previous_first = previous_last = -1
+    run_count = 0
     for batch in batches:
         if not 0 <= batch.first <= batch.last:
             raise InvalidRequest(f"{batch.first} to {batch.last} is not a range of offsets")
@@ -45,6 +55,9 @@ def check(batches: Sequence[Acknowledgement], allows_renewal: bool) -> None:
             raise InvalidRequest(f"{len(batch.kinds)} acknowledge types for {count} offsets")
         if not all(GAP <= kind <= last_kind for kind in batch.kinds):
             raise InvalidRequest(f"acknowledge types are 0 to {last_kind} here")
+        run_count += batch.run_count
+        if run_count > RUNS_MAX:
+            raise InvalidRequest(f"there are more than {RUNS_MAX} runs of one acknowledge type")
         if batch.first < previous_first:
             raise InvalidRequest("the ranges are not in ascending order")
         if batch.first <= previous_last:
