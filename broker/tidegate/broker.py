@@ -185,6 +185,7 @@ class Broker:
         if self._security.authorizer is not None:
             consumers.groups.topics.may_describe = partial(may_describe, self._security.authorizer)
         self.server = new_server(self.context, checked_apis(apis, self.context, self._security.authorizer), settings)
+        self.context.stalls = self.server.stalls
         self._security.rules.on_changed.append(self.server.forget_repeated_requests)
         self.health = Health(
             lambda: store.available, lambda: lease.valid, lambda: not self.server.request_bytes.exhausted

@@ -7,6 +7,7 @@ does the newer thing through another broker, and wakes the first.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -24,8 +25,10 @@ from tests.support.logs import batch_bytes
 
 METADATA, CREATE_TOPICS, DELETE_TOPICS, LIST_OFFSETS, COMMIT, CONSUMER_HEARTBEAT = 3, 19, 20, 2, 8, 68
 TOPIC, GROUP = "orders", "readers"
+TOKEN = "late" * 4
 SETTINGS = {
     "TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
+    "TIDEGATE_ADMIN_OPERATOR_TOKEN": TOKEN,
 }
 CONSTANTS = CONNECTIONS_STAY | {"tidegate.server.stalls.LATE_S": 4.0}
 """The stops take 5 s. A busy machine lets the other broker stand still too, which then closes connections by the same
@@ -66,7 +69,15 @@ def delete_request() -> Any:
 
 
 async def end_offset(client: RawClient) -> int:
-    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}]
+    return await offset_at(client, -1)
+
+
+async def start_offset(client: RawClient) -> int:
+    return await offset_at(client, -2)
+
+
+async def offset_at(client: RawClient, timestamp: int) -> int:
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": timestamp}]}]
     response = await client.ask(request(LIST_OFFSETS, 6, replica_id=-1, isolation_level=0, topics=topics))
     return int(response.topics[0].partitions[0].offset)
 
@@ -101,6 +112,124 @@ async def gave_up(client: RawClient, request: Any) -> None:
     """Send to a broker that does not answer, and close."""
     await leave_unanswered(client, request)
     await client.close()
+
+
+RESET = f"/api/v1/groups/{GROUP}/offsets/reset", {"to_earliest": True, "all_topics": True, "fence": True}
+TRIM = f"/api/v1/topics/{TOPIC}/trim", {"partitions": [{"partition": 0, "before": None}]}
+
+
+class AdminConnection:
+    """A connection to a broker's admin HTTP."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def open(cls, broker: BrokerProcess) -> AdminConnection:
+        return cls(*await asyncio.open_connection("127.0.0.1", broker.admin_port))
+
+    async def send(self, method: str, path: str, body: Any = None) -> None:
+        """Send an operator's request."""
+        text = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n"
+        self._writer.write(head.encode() + text)
+        await self._writer.drain()
+
+    async def status(self) -> int:
+        """The status of the answer."""
+        head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+        await self._reader.readexactly(int(head.partition("Content-Length: ")[2].split()[0]))
+        return int(head.split()[1])
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+
+async def administer(broker: BrokerProcess, method: str, path: str, body: Any = None) -> None:
+    """An operator's request that is executed."""
+    connection = await AdminConnection.open(broker)
+    await connection.send(method, path, body)
+    assert await connection.status() == 200
+    await connection.close()
+
+
+@asynccontextmanager
+async def given_up(broker: BrokerProcess, is_new: bool, *asked: Any) -> AsyncIterator[None]:
+    """An operator sends a request to a broker that is stopped, and gives up before it is awake.
+
+    `is_new`: by a connection that is made while the broker is stopped.
+    """
+    connection = None if is_new else await AdminConnection.open(broker)
+    async with stopped(broker):
+        connection = connection or await AdminConnection.open(broker)
+        await connection.send(*asked)
+        await asyncio.sleep(5)
+        await connection.close()
+        yield
+
+
+of_both_connections = pytest.mark.parametrize("is_new", [False, True])
+
+
+@of_both_connections
+async def test_admin_reset_waited_in_stopped_broker_offset_stays(cluster: Cluster, is_new: bool) -> None:
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        member = Member(beside, GROUP)
+        assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
+        async with given_up(one, is_new, "POST", *RESET):
+            await administer(two, "POST", *RESET)
+            assert await member.committed(TOPIC, [0]) == {0: 0}
+            assert await member.commit(TOPIC, {0: 5000}) == {0: ErrorCode.none}
+        assert await member.committed(TOPIC, [0]) == {0: 5000}
+
+
+async def test_admin_reset_of_connected_operator_waited_answers_503(cluster: Cluster) -> None:
+    """The operator waits for its answer, and repeated the request elsewhere."""
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        member = Member(beside, GROUP)
+        assert await member.commit(TOPIC, {0: 20}) == {0: ErrorCode.none}
+        connection = await AdminConnection.open(one)
+        async with stopped(one):
+            await connection.send("POST", *RESET)
+            await asyncio.sleep(5)
+            await administer(two, "POST", *RESET)
+            assert await member.commit(TOPIC, {0: 5000}) == {0: ErrorCode.none}
+        assert await connection.status() == 503
+        assert await member.committed(TOPIC, [0]) == {0: 5000}
+        await connection.send("POST", *RESET)
+        assert await connection.status() == 200
+        await connection.close()
+
+
+@of_both_connections
+async def test_admin_trim_waited_in_stopped_broker_new_records_stay(cluster: Cluster, is_new: bool) -> None:
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        await beside.ask(produce_request([(TOPIC, [(0, batch_bytes(count=3))])]))
+        async with given_up(one, is_new, "POST", *TRIM):
+            await administer(two, "POST", *TRIM)
+            assert await start_offset(beside) == 3
+            await beside.ask(produce_request([(TOPIC, [(0, batch_bytes(count=4))])]))
+        assert (await start_offset(beside), await end_offset(beside)) == (3, 7)
+
+
+@of_both_connections
+async def test_admin_delete_waited_in_stopped_broker_new_topic_stays(cluster: Cluster, is_new: bool) -> None:
+    one, two = cluster.brokers
+    async with await RawClient.connect(two.address) as beside:
+        await create(beside)
+        async with given_up(one, is_new, "DELETE", f"/api/v1/topics/{TOPIC}"):
+            deleted = await beside.ask(delete_request())
+            assert deleted.responses[0].error_code is ErrorCode.none
+            await create(beside)
+        assert await end_offset(beside) == 0
 
 
 @pytest.mark.parametrize("seconds", [5, 15])

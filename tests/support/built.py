@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from tidegate.broker import Broker, build
@@ -17,9 +18,10 @@ def build_broker(store: Store, node_id: int = 1, **replaced: Any) -> Broker:
     `replaced` are services of its context. Its logs do no retention by themselves, its heartbeats are answered at once.
     """
     broker = build(store.settings, store, ENDPOINTS)
-    broker.lease.node_id = node_id
+    lease = broker.lease
+    lease.node_id, lease.held, lease.ends_s = node_id, True, math.inf
     alone = [BrokerInfo(node_id, ENDPOINTS, None, "test", "serving")]
-    broker.lease._live = broker.lease._preferred = alone
+    lease._live = lease._preferred = alone
     broker.logs.retention = None
     broker.context.delayed_heartbeats = None
     for name, value in replaced.items():

@@ -62,6 +62,16 @@ Body = bytes | bytearray | memoryview
 """A piece of a reply's body."""
 
 
+class Stalls(Protocol):
+    """What knows of requests that waited while this process stood still, or whose client has gone."""
+
+    def is_late(self, received_s: float) -> bool:
+        """Whether a request received then, by `perf_counter`, may have waited for longer than clients do."""
+
+    def has_left(self, transport: Any) -> bool:
+        """Whether the client of a connection has closed its side."""
+
+
 @dataclass(slots=True)
 class BrokerContext:
     """The services that handlers use: the store, this broker's caches and waits. `app.py` creates one per process."""
@@ -99,6 +109,8 @@ class BrokerContext:
     """Quotas of clients; None in brokers that tests assemble."""
     ask_to_drain: Callable[[str], None] = field(default=lambda by: None)
     """Drain this broker and end its process, as SIGTERM does; the caller's name is logged."""
+    stalls: Stalls | None = None
+    """None in brokers that tests assemble."""
     log_level: LogLevel | None = None
     """Set at run time; None: as the settings say."""
     client_metrics: ClientMetrics = field(default_factory=ClientMetrics)

@@ -22,6 +22,8 @@ REQUEST_TIMEOUT_MS: Final = 10_000
 IDLE_TIMEOUT_MS: Final = 75_000
 """Idle time without a request after which a connection is closed."""
 CHECK_INTERVAL_MS: Final = 500
+RECEIVED_S: Final = web.RequestKey("received_s", float)
+"""When the last bytes before the handling of a request were received, by `perf_counter`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,11 +36,14 @@ class Visitor:
     """A request is partially received; a new connection starts in this state."""
     requests: list[web.Request] = field(default_factory=list)
     """The request being handled."""
+    received_s: float = 0.0
+    """When the last bytes were received."""
 
     def sent_something(self) -> None:
         """Bytes were received."""
+        self.received_s = perf_counter()
         if not self.begun and not self.requests:
-            self.begun, self.since_s = True, perf_counter()
+            self.begun, self.since_s = True, self.received_s
 
     def waits_for_client(self) -> bool:
         """Whether the next step is the client's: a request, the rest of one, or reading the reply."""
@@ -82,6 +87,7 @@ class ConnectionLimiter:
         if visitor is None:  # not accepted through this limiter, as in tests of the routes alone
             return await handler(request)
         visitor.requests.append(request)
+        request[RECEIVED_S] = visitor.received_s
         try:
             return await handler(request)
         finally:

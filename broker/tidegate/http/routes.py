@@ -25,6 +25,7 @@ from tidegate.http.console.rendering import ROOT as CONSOLE_ROOT
 from tidegate.http.console.site import CONSOLE, Console, refused
 from tidegate.http.headers import HEADERS
 from tidegate.http.health import Health
+from tidegate.http.late_requests import LateRequests
 from tidegate.http.login import ACCESS
 from tidegate.http.oidc import OpenIdLogin
 from tidegate.http.people import People
@@ -135,6 +136,8 @@ def application(
             trail, request, mechanism, None, reason
         )
     middlewares = [*before, _failures, RequestAudit(trail).middleware, rules.middleware]
+    if context is not None:
+        middlewares.append(LateRequests(context).middleware)
     app = web.Application(middlewares=middlewares, client_max_size=BODY_BYTES_MAX)
     app.on_response_prepare.append(_guard)
     app[HEALTH] = health

@@ -11,6 +11,8 @@ Connections made during the stall wait in the listen queue and are accepted behi
 each new connection. A broker whose lease was suspect has not read for as long: the rules apply when it serves again.
 The first rule also holds for one connection that was not read for as long: its client was beyond a quota, or did not
 read its replies.
+
+The connections of the admin HTTP are not the server's: it asks `is_late` and `has_left` before it executes a change.
 """
 
 from __future__ import annotations
@@ -110,6 +112,8 @@ class StallMonitor:
         """Last observed run of the event loop, by `perf_counter`, to within `CHECK_INTERVAL_S`."""
         self._waited_s, self._accepts_until_s = 0.0, -math.inf
         """How long what is accepted now may have waited for the end of a stall, and until when that is so."""
+        self._late_until_s = -math.inf
+        """As `_accepts_until_s`, of the last stall for which something waited longer than `LATE_S`."""
 
     def start(self) -> None:
         """Start the timer; a second call has no effect."""
@@ -144,6 +148,8 @@ class StallMonitor:
         began_s = self.alive_s - gap_s
         self._waited_s = gap_s + (self._waited_s if began_s < self._accepts_until_s else 0.0)
         self._accepts_until_s = self.alive_s + ACCEPT_S
+        if self._waited_s > LATE_S:
+            self._late_until_s = self._accepts_until_s
         closed_count = self.drop_late(gap_s)
         logger.warning("event_loop_stalled", stall_ms=round(gap_s * 1000), closed_connections=closed_count)
 
@@ -157,6 +163,19 @@ class StallMonitor:
     def admits(self, connection: StalledConnection) -> bool:
         """Whether a new connection is served: not if it waited for a stall's end and its peer has closed."""
         return perf_counter() >= self._accepts_until_s or not _closed_of((connection,), self._waited_s)
+
+    def is_late(self, received_s: float) -> bool:
+        """Whether a request received then, by `perf_counter`, may have waited for `LATE_S` before that or since."""
+        if perf_counter() > self.due_s:
+            self.check()
+        return received_s < self._late_until_s
+
+    def has_left(self, transport: Any) -> bool:
+        """Whether the client of a connection that is not the server's has closed its side."""
+        if transport is None or transport.is_closing():
+            return True
+        fileno = _fileno_of(transport)
+        return fileno >= 0 and bool(_closed((fileno,)))
 
 
 def peer_has_closed(connection: StalledConnection) -> bool:
@@ -208,11 +227,15 @@ def take_late(connection: StalledConnection, data: bytes | memoryview, start: in
 
 def _fileno(connection: StalledConnection) -> int:
     """The file descriptor of a connection, -1 without one."""
-    sock = connection.transport.get_extra_info("socket") if connection.transport is not None else None
+    return -1 if connection.transport is None else _fileno_of(connection.transport)
+
+
+def _fileno_of(transport: Any) -> int:
+    sock = transport.get_extra_info("socket")
     return -1 if sock is None else int(sock.fileno())
 
 
-def _closed(filenos: dict[int, StalledConnection]) -> set[int]:
+def _closed(filenos: Iterable[int]) -> set[int]:
     """File descriptors whose peer has closed, whether or not all of its bytes were read."""
     poll = select.poll()
     for fileno in filenos:

@@ -37,7 +37,8 @@ Http = TestClient[web.Request, web.Application]
 @asynccontextmanager
 async def admin(secrets: Secrets, bound_to: str = "0.0.0.0", hosts: str = "") -> AsyncIterator[Http]:
     """An admin HTTP of all routes. It has no broker context: a request that is let in fails with 500."""
-    context: Any = SimpleNamespace(asked=[], store=None, audit=None)
+    lease = SimpleNamespace(valid=True)
+    context: Any = SimpleNamespace(asked=[], store=None, audit=None, stalls=None, broker_lease=lease)
     context.ask_to_drain = context.asked.append
     access = Access(secrets, "cluster-1", bound_to, hosts)
     app = routes.application(Health(lambda: True, lambda: True), context, access)

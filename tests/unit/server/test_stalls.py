@@ -256,3 +256,36 @@ async def test_stall_beyond_the_lease_failed_renewal_does_not_serve() -> None:
             server.go_on_without_redis(-1.0)  # Redis is away for everybody
             await client.receive_frame()
             assert handlers.started == ["heartbeat g"]
+
+
+@on_both_loops
+async def test_is_late_what_was_received_before_the_end_of_a_long_stall() -> None:
+    """Before it, and while what waited is read behind it, also if another stall follows that alone is short."""
+    async with connected(Handlers()) as (server, _):
+        now_s = stalls.perf_counter()
+        for gap_s, is_late in ((1.5, False), (5.0, True), (1.5, True)):
+            stall(server, gap_s)
+            server.stalls.check()
+            assert server.stalls.is_late(now_s - 10) is is_late
+            assert server.stalls.is_late(now_s) is is_late
+        assert not server.stalls.is_late(now_s + stalls.ACCEPT_S)
+
+
+@on_both_loops
+async def test_is_late_before_the_timer_has_observed_the_stall() -> None:
+    async with connected(Handlers()) as (server, _):
+        stall(server, 5)
+        assert server.stalls.is_late(stalls.perf_counter())
+
+
+@on_both_loops
+async def test_has_left_client_that_closed_behind_unread_bytes() -> None:
+    async with connected(Handlers()) as (server, _):
+        beside = raw_socket(server)
+        await until(lambda: len(server.connections) == 2)
+        connection = list(server.connections)[1]
+        assert not server.stalls.has_left(connection.transport)
+        deliver(server, beside, encode_request(HEARTBEAT_REQUEST, 1), close=True)
+        assert server.stalls.has_left(connection.transport)
+        await until(lambda: len(server.connections) == 1)
+        assert server.stalls.has_left(None)

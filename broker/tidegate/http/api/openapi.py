@@ -21,7 +21,7 @@ _FAILURES: Final = {
     415: "The body is not JSON.",
     421: "Asked under a name that is not allowed.",
     429: "Too many wrong secrets from this address.",
-    503: "Redis does not answer, or the group holds not still; try again.",
+    503: "Redis does not answer, the group changes, or the request waited in a broker that stood still; try again.",
 }
 _ALWAYS: Final = (400, 401, 421, 429, 503)
 _OF_CHANGES: Final = (403, 415)
