@@ -18,16 +18,19 @@ ARGV[1]   the group's name in the shard's keys
 ARGV[2]   the shard's wake channel
 ARGV[3]   maximum number of stored events
 ARGV[4]   this broker, for events
+ARGV[5]   when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
 Returns   {NONE}; run twice it answers GROUP_ID_NOT_FOUND, or deletes a group created in between: callers do not retry
 Errors    GROUP_ID_NOT_FOUND  no such group, or a share group: share/delete_group
           NON_EMPTY_GROUP     it has members
+          COORDINATOR_NOT_AVAILABLE  the lease has ended: the group may be another one, of the same name
 ]]
 -- @include lib/errors
 -- @include lib/load_group
 -- @include lib/expire_overdue
 -- @include lib/forget_group
 -- @include lib/finish
-local group = load_group()
+local group, lease_end = load_group(), tonumber(ARGV[5])
+if lease_end > 0 and group.now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 if group.absent or group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 
 expire_overdue(group)

@@ -18,10 +18,12 @@ ARGV[3]   maximum number of stored events, 0 for none
 ARGV[4]   broker
 ARGV[5]   client id of the requester
 ARGV[6]   its host, "" if unknown
-ARGV[7...]  member id, instance id, reason, one triple after the other
+ARGV[7]   when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
+ARGV[8...]  member id, instance id, reason, one triple after the other
 Returns   {NONE, code of each in order}
           Run twice, removed members are UNKNOWN_MEMBER_ID the second time, as in Kafka; nothing else changes.
-Errors    of each: UNKNOWN_MEMBER_ID   neither a member nor a pending member id; or no such group
+Errors    COORDINATOR_NOT_AVAILABLE  the lease has ended
+          of each: UNKNOWN_MEMBER_ID   neither a member nor a pending member id; or no such group
                    FENCED_INSTANCE_ID  another member id owns the instance
 ]]
 -- @include lib/errors
@@ -33,7 +35,7 @@ Errors    of each: UNKNOWN_MEMBER_ID   neither a member nor a pending member id;
 -- @include lib/rebalance
 -- @include lib/expire_overdue
 -- @include lib/finish
-local group, asking_id, asking_host = load_group(), ARGV[5], ARGV[6]
+local group, asking_id, asking_host, lease_end = load_group(), ARGV[5], ARGV[6], tonumber(ARGV[7])
 local first
 
 local function remove(member_id, record, reason)
@@ -64,9 +66,10 @@ local function leave(member_id, instance_id, reason)
   return remove(member_id, record, reason)
 end
 
+if lease_end > 0 and group.now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 expire_overdue(group)
 local codes = { ERROR.NONE }
-for i = 7, #ARGV, 3 do
+for i = 8, #ARGV, 3 do
   codes[#codes + 1] = leave(ARGV[i], ARGV[i + 1], ARGV[i + 2])
 end
 if first and group.state ~= STATE.PREPARING then

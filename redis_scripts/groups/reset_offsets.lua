@@ -22,11 +22,13 @@ ARGV[6]   its host
 ARGV[7]   reason for the removal of members, "" to refuse a group with members
 ARGV[8]   how long commits without a generation are refused after a removal, ms
 ARGV[9]   "<id> <locator>" in case this call creates the group
-ARGV[10...]  field, and its JSON without commit time and closing brace or "" to delete it, one pair after the other
+ARGV[10]  when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
+ARGV[11...]  field, and its JSON without commit time and closing brace or "" to delete it, one pair after the other
 Returns   {NONE, members removed}
           Run twice, the second run removes no member and writes the same offsets.
 Errors    NON_EMPTY_GROUP     the group has members, and ARGV[7] is "" or it is a KIP-848 group
           GROUP_ID_NOT_FOUND  a share group
+          COORDINATOR_NOT_AVAILABLE  the lease has ended: newer commits may have been stored through another broker
 ]]
 -- @include lib/errors
 -- @include lib/load_group
@@ -42,7 +44,7 @@ Errors    NON_EMPTY_GROUP     the group has members, and ARGV[7] is "" or it is 
 local group, offsets = load_group(), KEYS[12]
 local keys, asking_id, asking_host, reason = group.keys, ARGV[5], ARGV[6], ARGV[7]
 local by = asking_host .. " " .. string.sub(asking_id, 1, EVENT.NAME_MAX)
-local now_text = string.format("%.0f", group.now)
+local now_text, lease_end = string.format("%.0f", group.now), tonumber(ARGV[10])
 
 local function remove_all()
   local removed, first = 0, nil
@@ -65,7 +67,7 @@ end
 -- The moved offsets, "<topic>:<partition> <from> <to> ...", of the first fields.
 local function move_offsets()
   local moved = {}
-  for i = 10, #ARGV, 2 do
+  for i = 11, #ARGV, 2 do
     local field, entry = ARGV[i], ARGV[i + 1]
     local stored = redis.call("HGET", offsets, field)
     local from, to = stored and stored:match(OFFSET.OFFSET) or "-", entry:match(OFFSET.OFFSET) or "-"
@@ -79,6 +81,7 @@ local function move_offsets()
   return table.concat(moved, " ")
 end
 
+if lease_end > 0 and group.now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 if group.is_share then return { ERROR.GROUP_ID_NOT_FOUND } end
 expire_overdue(group)
 local removed = 0
@@ -93,7 +96,7 @@ if reason ~= "" and not group.absent then
     redis.call("HSET", keys.group, "commits_fenced_until", string.format("%.0f", group.now + ARGV[8]))
   end
 end
-if group.absent and ARGV[10] then create_empty_group(keys.group, keys.groups, group.ref, ARGV[9], group.now) end
+if group.absent and ARGV[11] then create_empty_group(keys.group, keys.groups, group.ref, ARGV[9], group.now) end
 local moved = move_offsets()
 note_offsets_left(keys.group, offsets)
 if moved ~= "" then

@@ -283,9 +283,9 @@ async def test_same_leaders_sync_twice(world: World) -> None:
 async def test_same_leave_twice(world: World) -> None:
     a, _ = await world.stable("a", "b")
 
-    assert await run(world, LEAVE_GROUP, "", "", a.member_id, "", "") == [0, NONE]
+    assert await run(world, LEAVE_GROUP, "", "", 0, a.member_id, "", "") == [0, NONE]
     stored = await dump(world)
-    assert await run(world, LEAVE_GROUP, "", "", a.member_id, "", "") == [0, UNKNOWN_MEMBER_ID]
+    assert await run(world, LEAVE_GROUP, "", "", 0, a.member_id, "", "") == [0, UNKNOWN_MEMBER_ID]
     assert await dump(world) == stored
 
 

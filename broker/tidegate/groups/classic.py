@@ -15,6 +15,7 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import InvalidRequest, InvalidSessionTimeout, KafkaError, from_code
+from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
 from tidegate.groups.directory import metadata_of
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
@@ -227,12 +228,14 @@ async def leave(
     *,
     client_id: str = "",
     client_host: str = "",
+    lease_ends_ms: int = WITHOUT_LEASE,
 ) -> list[int]:
-    """Remove members; each gets its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID. Raises StoreUnavailable.
+    """Remove members; each gets its own code: NONE, UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
 
-    The events distinguish a member that leaves from one that an administrator removes.
+    The events distinguish a member that leaves from one that an administrator removes. `lease_ends_ms` is by Redis's
+    clock. Raises StoreUnavailable, CoordinatorNotAvailable if the lease has ended.
     """
-    args: list[Arg] = [client_id, client_host]
+    args: list[Arg] = [client_id, client_host, lease_end_ms(store, keys.group, lambda: lease_ends_ms)]
     for member in leaving:
         args += (member.member_id, member.instance_id or "", member.reason[:REASON_LENGTH_MAX])
     extend_sessions_after_outage(store, keys)

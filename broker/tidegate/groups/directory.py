@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.expiry import expire_group
 from tidegate.store.in_order import read_in_order
@@ -122,11 +123,15 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
     raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
 
-async def delete_group(store: Store, keys: GroupKeys, broker: str) -> None:
-    """Delete an empty group and its offsets. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
+async def delete_group(store: Store, keys: GroupKeys, broker: str, lease_ends_ms: int = WITHOUT_LEASE) -> None:
+    """Delete an empty group and its offsets. `lease_ends_ms` is by Redis's clock.
+
+    Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable, CoordinatorNotAvailable if the lease has ended.
+    """
     extend_sessions_after_outage(store, keys)
     key_names = [*group_script_keys(keys), keys.offsets, keys.staged]
-    await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker))
+    ends_ms = lease_end_ms(store, keys.group, lambda: lease_ends_ms)
+    await store.run(DELETE_GROUP, key_names, *group_script_args(store, keys, broker), ends_ms)
 
 
 def metadata_of(packed: bytes, protocol: str) -> bytes:

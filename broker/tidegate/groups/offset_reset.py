@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
 from tidegate.groups.identity import candidate
 from tidegate.groups.offsets import entry_json, offset_field
@@ -54,12 +55,15 @@ async def reset_offsets(
     broker: str = "",
     client_id: str = "",
     client_host: str = "",
+    lease_ends_ms: int = WITHOUT_LEASE,
 ) -> int:
     """Move offsets, all or none; returns the number of members removed, which `fence` permits.
 
-    Creates a group that does not exist. Raises NonEmptyGroup, StoreUnavailable.
+    `lease_ends_ms` is by Redis's clock. Creates a group that does not exist. Raises NonEmptyGroup, StoreUnavailable,
+    CoordinatorNotAvailable if the lease has ended.
     """
     args: list[Arg] = [client_id, client_host, _FENCE_REASON if fence else "", COMMITS_FENCED_MS, candidate(keys)]
+    args.append(lease_end_ms(store, keys.group, lambda: lease_ends_ms))
     for move in moves:
         args += (offset_field(move.topic, move.partition), move.entry)
     extend_sessions_after_outage(store, keys)

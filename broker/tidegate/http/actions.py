@@ -36,6 +36,7 @@ from tidegate.groups.offsets import UNSTABLE_FIELD, parse_entry, split_field
 from tidegate.groups.share.offsets import delete_group as delete_share_group
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.http.group_members import members_of, type_of
+from tidegate.http.late_requests import refuse_late
 from tidegate.quotas.table import Change as QuotaChange
 from tidegate.topics import configs, names
 from tidegate.topics.configs import Change, Operation
@@ -45,10 +46,14 @@ from tidegate.topics.configs import Change, Operation
 async def begin(
     context: BrokerContext, actor: Actor, action: str, org: str | None = None, undo: Any = None, **arguments: Any
 ) -> AsyncIterator[Entry]:
-    """An audit entry for an action that this broker executes; it ends once it is as durable as `durability` says."""
+    """An audit entry for an action that this broker executes; it ends once it is as durable as `durability` says.
+
+    Raises NotExecuted, as each action does that reads before it changes something.
+    """
     given = arguments if org is None else {"org": org, **arguments}
     audit = Audit(context.store, context.broker_lease.node_id, actor, action, given, undo)
     async with audit as entry, context.logs.durability.confirmed():
+        refuse_late(context)
         yield entry
 
 
@@ -82,7 +87,7 @@ async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id:
 
     Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
     """
-    keys = context.store.group_keys(org, group_id)
+    keys, lease_ends_ms = context.store.group_keys(org, group_id), context.broker_lease.ends_ms
     own_id, stored = await asyncio.gather(
         context.store.command("HGET", keys.group, "id"), context.store.read("HGETALL", keys.offsets)
     )
@@ -92,10 +97,12 @@ async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id:
     undo = moved_back(org, group_id, (own_id or b"").decode(), forgotten)
     async with begin(context, actor, "group.delete", org, undo, group=group_id, offsets=len(offsets)):
         try:
-            if await type_of(context, keys) == SHARE:
+            is_share = await type_of(context, keys) == SHARE
+            refuse_late(context)
+            if is_share:
                 await delete_share_group(context.store, context.shares.groups, keys, context.broker_lease.name)
             else:
-                await directory.delete_group(context.store, keys, str(context.broker_lease.node_id))
+                await directory.delete_group(context.store, keys, str(context.broker_lease.node_id), lease_ends_ms)
         except NonEmptyGroup:
             raise NonEmptyGroup("the group has members: stop them first, or remove them") from None
         except GroupIdNotFound:
@@ -112,7 +119,7 @@ async def remove_member(
     """
     if not group_id:
         raise InvalidGroupId
-    keys = context.store.group_keys(org, group_id)
+    keys, lease_ends_ms = context.store.group_keys(org, group_id), context.broker_lease.ends_ms
     async with begin(context, actor, "group.remove_member", org, group=group_id, member=member, reason=reason) as entry:
         members = await members_of(context, keys)
         if members is None:
@@ -121,6 +128,7 @@ async def remove_member(
         if not found:
             raise UnknownMemberId(f"the group has no member {member}, but {counted(len(members), 'other')}")
         kind = await type_of(context, keys)
+        refuse_late(context)
         if kind == SHARE:
             raise InvalidRequest("a member of a share group cannot be removed: stop it, or wait for its session")
         entry.result["member_id"] = found[0].member_id
@@ -133,8 +141,9 @@ async def remove_member(
                 entry.changed = True
             return removed
         leaving = [Leaving(one.member_id, one.instance_id, reason) for one in found]
+        broker = str(context.broker_lease.node_id)
         codes = await classic.leave(
-            context.store, keys, leaving, str(context.broker_lease.node_id), client_id=who, client_host=host
+            context.store, keys, leaving, broker, client_id=who, client_host=host, lease_ends_ms=lease_ends_ms
         )
         if codes[0]:
             raise from_code(codes[0])
@@ -171,6 +180,7 @@ async def delete_topic(context: BrokerContext, actor: Actor, org: str, name: str
         topic = await context.catalog.find(org, name)
         if topic is None:
             raise UnknownTopicOrPartition(f"there is no topic {name}")
+        refuse_late(context)
         entry.result["id"] = str(topic.topic_id)
         await context.catalog.delete(org, name, topic.topic_id)
 
@@ -210,6 +220,7 @@ async def trim_topic(
         starts: dict[int, int] = entry.result.setdefault("log_starts", {})
         for index, log in logs.items():
             offset = before[index]
+            refuse_late(context)
             try:
                 starts[index] = await log.delete_records(-1 if offset is None else offset)
             except OffsetOutOfRange:

@@ -18,6 +18,7 @@ from tidegate.groups.reset_plan import Choice, InvalidReset, Move, TopicPartitio
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.http.actions import begin, moved_back
 from tidegate.http.group_members import OneMember, members_of, type_of
+from tidegate.http.late_requests import refuse_late
 from tidegate.http.problems import Problem
 from tidegate.http.stored_offsets import StoredOffsets
 from tidegate.store.keys import GroupKeys
@@ -68,8 +69,10 @@ async def reset(
 ) -> dict[str, Any]:
     """Move offsets; the audit keeps the old ones. Raises Problem, NonEmptyGroup, StoreUnavailable.
 
-    Atomic: all offsets move or none, together with the removal of members by `fence`.
+    Atomic: all offsets move or none, together with the removal of members by `fence`. CoordinatorNotAvailable if the
+    lease that the broker has now ends before.
     """
+    lease_ends_ms = context.broker_lease.ends_ms
     await _no_share_group(context, context.store.group_keys(org, wanted.group_id))
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
     planned = await _planned(context, org, wanted)
@@ -78,7 +81,7 @@ async def reset(
     undo = moved_back(org, wanted.group_id, own_id, before)
     arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
     async with begin(context, actor, action, org, undo, **arguments) as entry:
-        removed = await _move(context, actor, org, wanted, moves)
+        removed = await _move(context, actor, org, wanted, moves, lease_ends_ms)
         reported = [f"removed {counted(removed, 'member')}"] if removed else []
         reported.append(f"{counted(len(moves), 'partition')} moved")
         entry.result |= {"complete": True, "removed": removed, "messages": reported}
@@ -92,7 +95,9 @@ async def reset(
         }
 
 
-async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move]) -> int:
+async def _move(
+    context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move], lease_ends_ms: int
+) -> int:
     """Run the script; returns the number of removed members. Raises Problem, NonEmptyGroup, StoreUnavailable."""
     keys = context.store.group_keys(org, wanted.group_id)
     who = f"{COMMAND}@{actor.name}"
@@ -105,6 +110,7 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
         targets.append(OffsetMove(move.topic, topic.topic_hex, move.partition, move.after, move.metadata))
     if context.group_limits is not None:
         await context.group_limits.admit(keys)
+    refuse_late(context)
     try:
         removed = await reset_offsets(
             context.store,
@@ -114,6 +120,7 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
             broker=str(context.broker_lease.node_id),
             client_id=who,
             client_host=f"/{actor.remote}",
+            lease_ends_ms=lease_ends_ms,
         )
     except NonEmptyGroup:
         raise NonEmptyGroup("the group has members: stop them first, or fence") from None

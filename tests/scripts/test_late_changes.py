@@ -1,0 +1,138 @@
+"""Changes by operators that were under way when the process stood still, or whose broker's lease has ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tests.support.whole_broker import WholeBroker
+from tidegate.cluster import audit
+from tidegate.cluster.audit import Actor
+from tidegate.errors import CoordinatorNotAvailable
+from tidegate.groups.reset_plan import Choice
+from tidegate.http import actions
+from tidegate.http.late_requests import NotExecuted
+from tidegate.http.offset_actions import Reset, reset
+from tidegate.http.stored_offsets import StoredOffsets
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+ANN = Actor("ann", "operator", "10.0.0.9")
+Change = Callable[[WholeBroker], Awaitable[Any]]
+
+
+class Stalls:
+    """A process that stands still before a change is checked for the `at`th time."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def is_late(self, received_s: float) -> bool:
+        self.left -= 1
+        return self.left <= 0
+
+    def has_left(self, transport: Any) -> bool:
+        return False
+
+
+@pytest.fixture
+async def whole(settings: Settings, store: Store) -> AsyncIterator[WholeBroker]:
+    """One broker with a topic of two partitions, ten records in each, and an empty group that committed 7."""
+    opened = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
+    await opened.start()
+    await opened.create("orders", 2)
+    client = opened.client()
+    for index in range(2):
+        await client.produce("orders", 10, index=index)
+    await client.own("orders", 0)
+    await client.commit("orders", 7)
+    yield opened
+    await opened.close()
+
+
+async def fenced_reset(whole: WholeBroker) -> None:
+    await reset(whole.context, ANN, "default", Reset("orders", Choice(to_earliest=True), ("orders",), fence=True))
+
+
+async def remove_member(whole: WholeBroker) -> None:
+    members = await whole.store.command("HKEYS", whole.store.group_keys("default", "orders").members)
+    await actions.remove_member(whole.context, ANN, "default", "orders", members[0].decode(), "for the test")
+
+
+async def delete_group(whole: WholeBroker) -> None:
+    await actions.delete_group(whole.context, ANN, "default", "orders")
+
+
+async def delete_topic(whole: WholeBroker) -> None:
+    await actions.delete_topic(whole.context, ANN, "default", "orders")
+
+
+async def trim(whole: WholeBroker) -> None:
+    await actions.trim_topic(whole.context, ANN, "default", "orders", {0: None, 1: None})
+
+
+async def state_of(whole: WholeBroker) -> Any:
+    """What a change would change."""
+    context = whole.context
+    await context.catalog.refresh()
+    topic = await context.catalog.find("default", "orders")
+    assert topic is not None
+    starts = [(await context.logs.partition(topic, index).end_offset()).log_start_offset for index in range(2)]
+    members = await whole.store.command("HKEYS", whole.store.group_keys("default", "orders").members)
+    return starts, members, await StoredOffsets(context, "default").committed("orders")
+
+
+async def last_outcome(whole: WholeBroker) -> str:
+    found: str = (await audit.entries(whole.store, 1))[0]["outcome"]
+    return found
+
+
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("change", [fenced_reset, remove_member, delete_topic, trim])
+async def test_change_in_which_process_stood_still_is_refused(whole: WholeBroker, change: Change, at: int) -> None:
+    """Before the intent was noted, or behind what the change reads."""
+    before = await state_of(whole)
+    whole.context.stalls = Stalls(at)
+    with pytest.raises(NotExecuted):
+        await change(whole)
+    assert await state_of(whole) == before
+    assert await last_outcome(whole) == audit.REFUSED
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_delete_of_group_in_which_process_stood_still_is_refused(whole: WholeBroker, at: int) -> None:
+    await remove_member(whole)
+    before = await state_of(whole)
+    whole.context.stalls = Stalls(at)
+    with pytest.raises(NotExecuted):
+        await delete_group(whole)
+    assert await state_of(whole) == before
+
+
+async def test_trim_in_which_process_stood_still_ends_with_the_partition(whole: WholeBroker) -> None:
+    whole.context.stalls = Stalls(3)
+    with pytest.raises(NotExecuted):
+        await trim(whole)
+    assert (await state_of(whole))[0] == [10, 0]
+    assert await last_outcome(whole) == audit.FAILED
+
+
+@pytest.mark.parametrize("change", [fenced_reset, remove_member])
+async def test_script_after_end_of_lease_is_refused(whole: WholeBroker, change: Change) -> None:
+    """By Redis's clock: the script was under way for as long."""
+    before = await state_of(whole)
+    whole.context.broker_lease.ends_ms = 1
+    with pytest.raises(CoordinatorNotAvailable):
+        await change(whole)
+    assert await state_of(whole) == before
+
+
+async def test_delete_of_group_after_end_of_lease_is_refused(whole: WholeBroker) -> None:
+    await remove_member(whole)
+    before = await state_of(whole)
+    whole.context.broker_lease.ends_ms = 1
+    with pytest.raises(CoordinatorNotAvailable):
+        await delete_group(whole)
+    assert await state_of(whole) == before
