@@ -10,10 +10,17 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import PARTITIONS, in_slices
 from tidegate.apis.transactional_produce import not_in_transaction
 from tidegate.apis.transactions import FENCED_FROM, as_of, code_of, keys_of
-from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidProducerEpoch, KafkaError, OffsetMetadataTooLarge
+from tidegate.errors import (
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    InvalidGroupId,
+    InvalidProducerEpoch,
+    KafkaError,
+    OffsetMetadataTooLarge,
+)
 from tidegate.groups import staged_offsets
 from tidegate.groups.commits import Commit
 from tidegate.groups.consumer.errors import StaleMemberEpoch
@@ -24,7 +31,7 @@ from tidegate.protocol.error_shapes import NO_TIME, at_top
 from tidegate.protocol.versions import Fields
 from tidegate.topics.model import Topic
 from tidegate.transactions.errors import ConcurrentTransactions, ProducerFenced
-from tidegate.transactions.model import State
+from tidegate.transactions.model import State, Transaction
 
 if TYPE_CHECKING:
     from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
@@ -111,7 +118,6 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
     coordinator, keys = call.context.transactions, keys_of(call, request.transactional_id)
     group_keys = call.store.group_keys(call.org, request.group_id)
     group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
-    commit = Commit(request.generation_id, request.member_id, request.group_instance_id, entries)
     for attempt in range(1, _STAGE_TRIES + 1):
         if call.version >= _ADDS_FROM:
             one = await coordinator.add(keys, producer_id, epoch, groups=(group_id,))
@@ -121,15 +127,27 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
                 raise not_in_transaction(call.version >= _ABORTABLE_FROM)
         if not entries:
             return
-        if commit.generation < 0:
+        if request.generation_id < 0:
             await group_creation.admit(call, group_keys)
         try:
             async with call.context.logs.durability.confirmed(call.store.node(group_keys.group)):
-                await staged_offsets.stage(
-                    call.store, group_keys, commit, producer_id, one.ended_ms, lambda: lease_ends_ms
-                )
+                await _stage_in_parts(call, request, entries, one, lease_ends_ms)
         except ConcurrentTransactions:  # the transaction ended in between: ask again
             if attempt == _STAGE_TRIES:
                 raise
         else:
             return
+
+
+async def _stage_in_parts(call: Call, request: Any, entries: list[str], one: Transaction, lease_ends_ms: int) -> None:
+    """Stage the entries; the first part that is refused ends it, and the request's partitions have that error.
+
+    What was staged before is not withdrawn: the client sends the request again, or aborts, after any error.
+    """
+    keys = call.store.group_keys(call.org, request.group_id)
+    for first in range(0, len(entries), 2 * PARTITIONS):
+        if call.client.closed:
+            raise CoordinatorNotAvailable("the client has left")  # it may stage newer ones elsewhere by now
+        part = entries[first : first + 2 * PARTITIONS]
+        commit = Commit(request.generation_id, request.member_id, request.group_instance_id, part)
+        await staged_offsets.stage(call.store, keys, commit, one.producer_id, one.ended_ms, lambda: lease_ends_ms)
