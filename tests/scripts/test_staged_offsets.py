@@ -154,3 +154,27 @@ async def test_txn_offset_commit_client_that_left_stages_no_further_part(
 
     assert await commit_wide(brokers, producer, 7, 0) == {E.coordinator_not_available}
     assert followed.entry_counts() == [1_000]
+
+
+# -- read
+
+
+async def test_offset_fetch_of_few_partitions_walks_over_no_others_staged(
+    brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = await brokers.producer().init()
+    assert await commit_wide(brokers, producer, 7, 0) == {NONE}
+    catalog, asked = brokers.all[0].context.catalog, list[str]()
+    get = catalog.get
+
+    def counted(org: str, name: str) -> Any:
+        asked.append(name)
+        return get(org, name)
+
+    monkeypatch.setattr(catalog, "get", counted)
+    answer = await brokers.clients[0].ask(
+        request(9, 7, group_id="g", require_stable=True, topics=[{"name": "wide", "partition_indexes": (3, 4)}])
+    )
+
+    assert [one.error_code for one in answer.topics[0].partitions] == [E.unstable_offset_commit] * 2
+    assert len(asked) < 10, f"asked of the catalogue {len(asked)} times for two partitions"

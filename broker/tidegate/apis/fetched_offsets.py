@@ -204,12 +204,7 @@ class _FetchReply:
         if not self._wanted:
             self._finish()
         for place, group in enumerate(self._wanted):
-            fields = [
-                offset_field(name, index)
-                for topic in group.topics
-                if (name := self._name(topic)) is not None
-                for index in topic.partition_indexes
-            ]
+            fields = self._fields(group)
             if self._stable and fields:
                 fields.append(UNSTABLE_FIELD)
             keys = self._call.store.group_keys(self._call.org, group.group_id)
@@ -232,6 +227,15 @@ class _FetchReply:
             await work
         except Exception as error:  # noqa: BLE001 - the request must be answered
             self.refuse(place, error)
+
+    def _fields(self, group: Any) -> list[str]:
+        """The fields of the partitions that are asked for, of topics that exist."""
+        return [
+            offset_field(name, index)
+            for topic in group.topics
+            if (name := self._name(topic)) is not None
+            for index in topic.partition_indexes
+        ]
 
     def _name(self, wanted: Any) -> str | None:
         """The name of a requested topic; None for an unknown id."""
@@ -259,7 +263,7 @@ class _FetchReply:
         if unstable is not None:  # other fetches share the answer
             answer = {name: one for name, one in answer.items() if name != UNSTABLE_FIELD}
             if self._stable:
-                self._mark_unstable(place, answer, unstable.metadata.split(" "))
+                self._mark_unstable(place, answer, unstable.metadata)
         if self._call.context.catalog.record_topics and self._wanted[place].topics is not None:
             self._later(place, self._with_programs(place, answer))
             return
@@ -269,12 +273,13 @@ class _FetchReply:
         else:
             self._found(place, answer)
 
-    def _mark_unstable(self, place: int, answer: dict[str, Committed], names: list[str]) -> None:
+    def _mark_unstable(self, place: int, answer: dict[str, Committed], staged: str) -> None:
         """Answer UNSTABLE_OFFSET_COMMIT for partitions with staged offsets; of all, only for those with commits."""
-        everything = self._wanted[place].topics is None
-        for name in names:
+        group = self._wanted[place]
+        wanted = answer.keys() if group.topics is None else set(self._fields(group))
+        for name in wanted & frozenset(staged.split(" ")):
             topic = self._call.context.catalog.get(self._call.org, split_field(name)[0])
-            if topic is not None and (not everything or name in answer):
+            if topic is not None:
                 answer[name] = Committed(_UNSTABLE_OFFSET, -1, "", topic.topic_hex)
 
     async def _with_programs(self, place: int, found: dict[str, Committed]) -> None:
