@@ -56,7 +56,7 @@ while ARGV[next_arg] do
   reply[#reply + 1] = refused and ERROR.GROUP_SUBSCRIBED_TO_TOPIC or ERROR.NONE
   next_arg = next_arg + 2 + count
 end
-drop_staged(offsets, staged, named, string.format("%.0f", group.now))
+drop_staged(offsets, staged, named)
 if #gone > 0 then
   note_offsets_left(group.keys.group, offsets)
   add_event(group, "offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, EVENT.OFFSETS_MAX)) })

@@ -12,7 +12,6 @@ Errors   none
 -- @include lib/errors
 -- @include lib/drop_staged
 -- @include lib/note_offsets_left
--- @include lib/now_ms
 local offsets, group, staged = KEYS[1], KEYS[2], KEYS[3]
 local of_topic = ARGV[1] ~= "" and '"topic_id":"' .. ARGV[1] .. '"'
 
@@ -24,6 +23,6 @@ for i = 2, #ARGV do
     gone = gone + redis.call("HDEL", offsets, ARGV[i])
   end
 end
-drop_staged(offsets, staged, named, string.format("%.0f", now_ms()), ARGV[1] ~= "" and ARGV[1])
+drop_staged(offsets, staged, named, ARGV[1] ~= "" and ARGV[1])
 if gone > 0 then note_offsets_left(group, offsets) end
 return { ERROR.NONE, gone }

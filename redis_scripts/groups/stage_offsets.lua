@@ -17,7 +17,7 @@ ARGV[5]  generation, -1 without
 ARGV[6]  member id
 ARGV[7]  "" or "=" and the instance id
 ARGV[8]  when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
-ARGV[9]  and on: field, JSON without commit time and closing brace, ...
+ARGV[9]  and on: field, JSON without commit time and closing brace, ...; 1,000 at most
 Returns  {NONE}; safe to run twice
 Errors   ILLEGAL_GENERATION       another generation than the group's
          STALE_MEMBER_EPOCH       a newer epoch than that of a member of a KIP-848 group, or an older one and some
@@ -33,13 +33,13 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
 -- @include lib/now_ms
 -- @include lib/create_empty_group
 -- @include lib/last_end
--- @include lib/note_unstable
+-- @include lib/staged_list
 -- @include lib/member_epoch
 -- @include lib/is_converted_epoch
 local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local now = now_ms()
-local now_text, lease_end = string.format("%.0f", now), tonumber(ARGV[8])
+local lease_end = tonumber(ARGV[8])
 
 if lease_end > 0 and now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 if last_end(KEYS[8], staged, producer_id, ARGV[1]) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
@@ -82,20 +82,17 @@ if not state then
 end
 
 -- Staged offsets of one partition are ordered by their times, and a commit by its value: it is in `over` if it was first.
-local latest = {}
-for i = 9, #ARGV, 2 do latest[ARGV[i]] = 0 end
-for _, name in ipairs(redis.call("HKEYS", staged)) do
-  local partition = name:match("^%d+:(.+)$")
-  if partition and latest[partition] then
-    local staged_ms = tonumber(redis.call("HGET", staged, name):match(OFFSET.COMMIT_TIME))
-    latest[partition] = math.max(latest[partition], staged_ms)
-  end
+local list, last_ms = staged_list.read(offsets, staged)
+local noted = last_ms >= now and staged_list.partitions(list) or {}
+local newest_ms, partitions, added = last_ms, {}, {}
+for i = 9, #ARGV, 2 do partitions[#partitions + 1] = ARGV[i] end
+local committed = redis.call("HMGET", offsets, unpack(partitions))
+for i, partition in ipairs(partitions) do
+  local staged_ms = noted[partition] and last_ms + 1 or now
+  local entry = ARGV[8 + 2 * i] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
+  local is_new = redis.call("HSET", staged, producer_id .. ":" .. partition, entry .. (committed[i] or ""))
+  if is_new == 1 then added[#added + 1] = partition end
+  newest_ms = math.max(newest_ms, staged_ms)
 end
-for i = 9, #ARGV, 2 do
-  local staged_ms = math.max(now, latest[ARGV[i]] + 1)
-  local over = redis.call("HGET", offsets, ARGV[i]) or ""
-  local entry = ARGV[i + 1] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
-  redis.call("HSET", staged, producer_id .. ":" .. ARGV[i], entry .. over)
-end
-note_unstable(offsets, staged, now_text)
+staged_list.write(offsets, staged_list.add(list, producer_id, added), newest_ms)
 return { ERROR.NONE }

@@ -46,6 +46,7 @@ local OFFSET = {
   NEW_EXPIRE_TIME = ',"expire_time":%.0f',
   UNSTABLE = ":-1", -- the field that names the partitions with staged offsets
   UNSTABLE_RECORD = '{"offset":-1,"leader_epoch":-1,"topic_id":"","metadata":"%s","commit_time":%s}',
+  METADATA = ',"metadata":"',
 }
 -- The header of a record batch (Kafka's RecordBatch, magic 2): its size, and the positions of its fields from 1, as
 -- `string.byte` counts them. Integers are big-endian.

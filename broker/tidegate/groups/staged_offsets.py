@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from tidegate.groups.commits import WITHOUT_LEASE, Commit, is_large, lease_end_ms
 from tidegate.groups.identity import candidate
+from tidegate.groups.offsets import split_field
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -28,7 +30,7 @@ async def stage(
     ended_ms: int,
     lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
 ) -> None:
-    """Stage the commit's entries; `ended_ms` is that of the producer's transaction before this one.
+    """Stage the commit's entries, of at most 1,000 partitions; `ended_ms` is that of the producer's transaction before.
 
     Raises IllegalGeneration, StaleMemberEpoch (the same in a KIP-848 group), UnknownMemberId, FencedInstanceId,
     GroupIdNotFound (a share group, or none and the commit has a generation), ConcurrentTransactions (the transaction
@@ -44,10 +46,37 @@ async def stage(
     )  # fmt: skip
 
 
-async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is_commit: bool) -> None:
-    """Apply or drop what the producer staged in the transaction that was decided at `ended_ms`."""
-    await store.run(
-        END_STAGED, [keys.offsets, keys.staged, keys.shard_keys.ended_transactions],
-        producer_id, ended_ms, int(is_commit), _END_RETENTION_MS, keys.ref,
-    )  # fmt: skip
+class AppliedOffset(NamedTuple):
+    """An offset that a transaction committed; the topic id is in hex."""
+
+    topic: str
+    partition: int
+    topic_hex: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What an end applied; it is not all if others, or calls whose replies were lost, have applied some before."""
+
+    applied: list[AppliedOffset]
+    is_all: bool
+
+
+async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is_commit: bool) -> Ended:
+    """Apply or drop what the producer staged in the transaction that was decided at `ended_ms`, in parts."""
+    key_names = [keys.offsets, keys.staged, keys.shard_keys.ended_transactions]
+    applied: list[AppliedOffset] = []
+    is_all, has_more = None, 1
+    while has_more:
+        has_more, is_begun, *found = await store.run(
+            END_STAGED, key_names, producer_id, ended_ms, int(is_commit), _END_RETENTION_MS, keys.ref
+        )
+        is_all = not is_begun if is_all is None else is_all
+        applied += map(_applied, found[::3], found[1::3], found[2::3])
     store.changed_groups.add(keys.ref)
+    return Ended(applied, bool(is_all))
+
+
+def _applied(field: bytes, topic_hex: bytes, offset: bytes) -> AppliedOffset:
+    return AppliedOffset(*split_field(field.decode()), topic_hex.decode(), int(offset))
