@@ -50,10 +50,10 @@ async def topic(pair: Cluster) -> str:
     return name
 
 
-def consumer(pair: Cluster, name: str) -> AIOKafkaConsumer:
+def consumer(pair: Cluster, name: str, group_id: str = GROUP) -> AIOKafkaConsumer:
     return AIOKafkaConsumer(
         bootstrap_servers=pair.bootstrap,
-        group_id=GROUP,
+        group_id=group_id,
         client_id=name,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
@@ -173,3 +173,48 @@ async def test_commit_at_a_coordinator_that_leads_no_partition_leaves_nothing_pe
             return [(found["last-delivered-id"] in at_the_end, found["pending"]) for found in groups]
 
         await wait_until_equal(shown, [(True, 0)] * PARTITIONS)
+
+
+async def test_only_offsets_of_committed_transactions_are_not_pending(three: Cluster) -> None:
+    """Consume, transform, produce: one transaction is aborted, the next commits a part, the last one all."""
+    name, group = f"t-{uuid.uuid4().hex[:8]}", f"g-{uuid.uuid4().hex[:8]}"
+    admin = AIOKafkaAdminClient(bootstrap_servers=three.bootstrap)
+    await admin.start()
+    await admin.create_topics([NewTopic(name, PARTITIONS, 1), NewTopic(f"{name}-out", 1, 1)])
+    await admin.close()
+    async with AIOKafkaProducer(bootstrap_servers=three.bootstrap) as plain:
+        for number in range(PARTITIONS * RECORDS):
+            await plain.send_and_wait(name, b"%d" % number, partition=number % PARTITIONS)
+    producer = AIOKafkaProducer(bootstrap_servers=three.bootstrap, transactional_id=name)
+    await producer.start()
+    reader = consumer(three, "one-a", group)
+    reader.subscribe([name])
+    await reader.start()
+    keys = [f"tidegate:{{default/{name}:{index}}}:*:log" for index in range(PARTITIONS)]
+    async with Redis(port=three.redis_port) as redis:
+        logs = [[log async for log in redis.scan_iter(key)].pop() for key in keys]
+
+        async def pending() -> list[int]:
+            return [found["pending"] for log in logs for found in await redis.xinfo_groups(log)]
+
+        async def send(offset: int) -> None:
+            """In a new transaction, a record and the group's offset of every partition."""
+            await producer.begin_transaction()
+            await producer.send_and_wait(f"{name}-out", b"result")
+            offsets = {TopicPartition(name, index): offset for index in range(PARTITIONS)}
+            await producer.send_offsets_to_transaction(offsets, group)
+
+        try:
+            await read(reader, PARTITIONS * RECORDS)
+            await wait_until_equal(pending, [RECORDS] * PARTITIONS)
+            await send(RECORDS)
+            await producer.abort_transaction()
+            await send(2)
+            await producer.commit_transaction()
+            await wait_until_equal(pending, [RECORDS - 2] * PARTITIONS)
+            await send(RECORDS)
+            await producer.commit_transaction()
+            await wait_until_equal(pending, [0] * PARTITIONS)
+        finally:
+            await reader.stop()
+            await producer.stop()

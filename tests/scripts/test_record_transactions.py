@@ -15,6 +15,7 @@ from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
 from tidegate.errors import StoreUnavailable
 from tidegate.log.record_format import record_append
+from tidegate.log.record_format.record_groups import RecordGroups
 from tidegate.log.record_format.record_retention import EXPIRE_PRODUCERS
 from tidegate.log.record_format.record_stream import RecordStream
 from tidegate.records.control import Marker, MarkerType
@@ -536,6 +537,36 @@ async def test_offsets_in_a_transaction_acknowledge(brokers: Brokers, store: Sto
 
     await producer.end(True)
 
+    assert (await store.command("XPENDING", KEYS[0], "orders"))[0] == 2
+
+
+async def test_offsets_in_a_transaction_acknowledge_after_a_failure(
+    brokers: Brokers, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The offsets were applied before: they are read from the group's."""
+    member = brokers.clients[0]
+    await member.produce("t", 4)
+    await member.own("t", 0)
+    await member.fetch("t", 0)
+    [_, second, *_] = await store.command("XRANGE", KEYS[0], "-", "+")
+    next_offset = (IDS.offset_of(second[0]) or 0) + 1
+    producer = await brokers.producer().init()
+    code = await producer.commit_offset("orders", next_offset, generation=member.generation, member_id=member.member_id)
+    assert code is NONE
+    acknowledge, failures = RecordGroups.acknowledge, list[str]()
+
+    async def fail_once(groups: RecordGroups, group_id: str, commits: Any) -> None:
+        if not failures:
+            failures.append(group_id)
+            raise StoreUnavailable("Redis is away")
+        await acknowledge(groups, group_id, commits)
+
+    monkeypatch.setattr(RecordGroups, "acknowledge", fail_once)
+    await producer.end(True)
+    for broker in brokers.all:
+        await broker.context.transactions.tasks.wait()
+
+    assert failures == ["orders"]
     assert (await store.command("XPENDING", KEYS[0], "orders"))[0] == 2
 
 

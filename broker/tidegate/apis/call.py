@@ -142,7 +142,14 @@ class BrokerContext:
         self.streams = StreamsGroups(
             self.store, self.settings, topics, self._create_internal, lambda: self.broker_lease.name()
         )
-        self.transactions = Coordinator(self.store, self.settings, self.catalog, self.logs, self.producer_ids)
+        self.transactions = Coordinator(
+            self.store,
+            self.settings,
+            self.catalog,
+            self.logs,
+            self.producer_ids,
+            self.commit_reports.add_of_transaction,
+        )
 
     @property
     def expirers(self) -> dict[str, ExpireOne]:

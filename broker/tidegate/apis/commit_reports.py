@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tidegate.store.keys import GroupKeys
 from tidegate.topics.model import Topic
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ class CommitReports:
             self._mirror.commits_wait = True
         if len(self._pending) > GROUPS_MAX:
             self.flush()
+
+    def add_of_transaction(self, keys: GroupKeys, transactional_id: str, moved: list[tuple[Topic, int, int]]) -> None:
+        """A transaction has committed offsets; its id stands for that of the client."""
+        partitions = [(topic, [index]) for topic, index, _ in moved]
+        self.add(keys.ref, keys.group_id, transactional_id, partitions, [offset for _, _, offset in moved])
 
     def flush(self) -> None:
         """Report every pending commit."""

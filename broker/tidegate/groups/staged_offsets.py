@@ -8,9 +8,10 @@ from typing import Final, NamedTuple
 
 from tidegate.groups.commits import WITHOUT_LEASE, Commit, is_large, lease_end_ms
 from tidegate.groups.identity import candidate
-from tidegate.groups.offsets import split_field
+from tidegate.groups.offsets import parse_entry, split_field
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
 
 STAGE_OFFSETS: Final = Script("groups/stage_offsets")
@@ -20,6 +21,7 @@ END_STAGED: Final = Script("groups/end_staged")
 _END_RETENTION_MS: Final = 86_400_000
 """How long a group remembers the last end of a producer: a request that is later than that can do no harm, because
 its broker was started again meanwhile."""
+_PARSED_AT_ONCE: Final = 500
 
 
 async def stage(
@@ -80,3 +82,15 @@ async def end(store: Store, keys: GroupKeys, producer_id: int, ended_ms: int, is
 
 def _applied(field: bytes, topic_hex: bytes, offset: bytes) -> AppliedOffset:
     return AppliedOffset(*split_field(field.decode()), topic_hex.decode(), int(offset))
+
+
+async def committed(store: Store, keys: GroupKeys) -> list[AppliedOffset]:
+    """All offsets of the group: what is applied, where `Ended.is_all` is not set."""
+    stored = await store.command("HGETALL", keys.offsets)
+    found: list[AppliedOffset] = []
+    async for part in slices(stored.items(), _PARSED_AT_ONCE):
+        for name, value in part:
+            topic, partition = split_field(name.decode())
+            one = parse_entry(value)
+            found.append(AppliedOffset(topic, partition, one.topic_id, one.offset))
+    return found

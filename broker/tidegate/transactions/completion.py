@@ -8,7 +8,7 @@ that were deleted meanwhile are left out.
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -18,13 +18,16 @@ import structlog
 
 from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPartition
 from tidegate.groups import staged_offsets
+from tidegate.groups.staged_offsets import AppliedOffset
 from tidegate.log.append import Appended
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.records.control import Marker, MarkerType, build_marker
 from tidegate.store.batching import SingleFlight
 from tidegate.store.calls import gather_each, result_of
 from tidegate.store.keys import GroupKeys, TransactionKeys
+from tidegate.store.slices import slices
 from tidegate.store.store import Store
+from tidegate.topics.model import Topic
 from tidegate.transactions import transitions
 from tidegate.transactions.model import State, Transaction, TransactionPartition
 from tidegate.transactions.records import Records
@@ -32,24 +35,29 @@ from tidegate.transactions.records import Records
 if TYPE_CHECKING:
     from tidegate.log.logs import Logs
     from tidegate.topics.catalog import Catalog
-    from tidegate.topics.model import Topic
 
 logger = structlog.get_logger()
 
 PARTITIONS_AT_ONCE: Final = 200
 """Markers and groups of one transaction that are under way at the same time."""
+_REPORTED_AT_ONCE: Final = 1_000
 _TRIES: Final = 5
 _PAUSE_S: Final = 0.1
+
+OnCommitted = Callable[[GroupKeys, str, list[tuple[Topic, int, int]]], None]
+"""Called with a group, a transactional id, and offsets that its transaction committed there, by topic and partition: of
+each once at least, and with others of the group where a broker continued what another had begun."""
 
 
 class Completion:
     """Completes decided transactions on this broker; one run for each transactional id at a time."""
 
-    def __init__(self, store: Store, records: Records, catalog: Catalog, logs: Logs) -> None:
+    def __init__(self, store: Store, records: Records, catalog: Catalog, logs: Logs, on_committed: OnCommitted) -> None:
         self._store = store
         self._records = records
         self._catalog = catalog
         self._logs = logs
+        self._on_committed = on_committed
         self._running: SingleFlight[str] = SingleFlight()
 
     async def complete(
@@ -68,9 +76,10 @@ class Completion:
         await self._running.close()
 
     async def _complete(self, keys: TransactionKeys, one: Transaction, is_confirmed: bool) -> None:
+        reported: set[str] = set()
         for attempt in range(1, _TRIES + 1):
             try:
-                await self._carry_out(keys, one, is_confirmed)
+                await self._carry_out(keys, one, is_confirmed, reported)
                 await self._records.write(keys, one, transitions.complete(one))  # refused: another broker has done it
                 return
             except KafkaError as error:
@@ -79,39 +88,46 @@ class Completion:
                     raise
                 await asyncio.sleep(_PAUSE_S * attempt)
 
-    async def _carry_out(self, keys: TransactionKeys, one: Transaction, is_confirmed: bool) -> None:
+    async def _carry_out(self, keys: TransactionKeys, one: Transaction, is_confirmed: bool, reported: set[str]) -> None:
+        """One attempt; `reported` are the groups whose committed offsets an earlier one has reported."""
         is_commit = one.state is State.PREPARE_COMMIT
         kind = MarkerType.COMMIT if is_commit else MarkerType.ABORT
         marker = Marker(one.producer_id, one.epoch, kind, one.ended_ms)
         if not is_confirmed:
             async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
                 pass  # the decision, before what follows it
-        groups = (
-            self._end_group(self._store.stored_group_keys(keys.org, group), one, is_commit)
-            for group in sorted(one.groups)
-        )
+        groups = (self._end_group(keys, group, one, reported) for group in sorted(one.groups))
         partitions = (self._mark(keys.org, partition, marker) for partition in sorted(one.partitions))
         results = await gather_each(chain(groups, partitions), PARTITIONS_AT_ONCE)
         for failure in filter(None, results):  # after all: in Redis Cluster those of other nodes do not wait for it
             raise failure
 
-    async def _end_group(self, keys: GroupKeys, one: Transaction, is_commit: bool) -> None:
+    async def _end_group(self, of: TransactionKeys, group_id: str, one: Transaction, reported: set[str]) -> None:
+        keys, is_commit = self._store.stored_group_keys(of.org, group_id), one.state is State.PREPARE_COMMIT
         async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.group)):
-            await staged_offsets.end(self._store, keys, one.producer_id, one.ended_ms, is_commit)
-        if is_commit and self._catalog.record_topics:
-            await self._acknowledge(keys)
+            ended = await staged_offsets.end(self._store, keys, one.producer_id, one.ended_ms, is_commit)
+        if is_commit and (ended.is_all or group_id not in reported):
+            offsets = ended.applied if ended.is_all else await staged_offsets.committed(self._store, keys)
+            await self._report(of, keys, offsets)
+            reported.add(group_id)
 
-    async def _acknowledge(self, keys: GroupKeys) -> None:
-        """Acknowledge a group's offsets in its Redis groups, on topics of format record."""
-        commits: list[tuple[RecordLog, int]] = []
-        for place, stored in (await self._store.command("HGETALL", keys.offsets)).items():
-            name, _, index = place.decode().rpartition(":")
-            topic, committed = self._catalog.get(keys.org, name), json.loads(stored)
-            if topic is not None and topic.config.is_record and committed.get("topic_id") == topic.topic_hex:
-                log = self._logs.partition(topic, int(index))
+    async def _report(self, of: TransactionKeys, keys: GroupKeys, offsets: Sequence[AppliedOffset]) -> None:
+        """Report committed offsets, and acknowledge those of topics of format record in their Redis groups."""
+        acknowledged: list[tuple[RecordLog, int]] = []
+        async for part in slices(offsets, _REPORTED_AT_ONCE):
+            moved = [
+                (topic, one.partition, one.offset)
+                for one in part
+                if (topic := self._catalog.get(keys.org, one.topic)) is not None and topic.topic_hex == one.topic_hex
+            ]
+            if moved:
+                self._on_committed(keys, of.transactional_id, moved)
+            for topic, index, offset in moved:
+                log = self._logs.partition(topic, index) if topic.config.is_record else None
                 if isinstance(log, RecordLog):
-                    commits.append((log, committed["offset"]))
-        await self._logs.record_groups.acknowledge(keys.group_id, commits)
+                    acknowledged.append((log, offset))
+        if acknowledged:
+            await self._logs.record_groups.acknowledge(keys.group_id, acknowledged)
 
     async def _mark(self, org: str, partition: TransactionPartition, marker: Marker) -> None:
         topic_id = UUID(hex=partition.topic_hex)

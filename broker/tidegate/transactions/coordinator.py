@@ -22,7 +22,7 @@ from tidegate.store.keys import TransactionKeys
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
 from tidegate.transactions import transitions
-from tidegate.transactions.completion import Completion
+from tidegate.transactions.completion import Completion, OnCommitted
 from tidegate.transactions.errors import ConcurrentTransactions
 from tidegate.transactions.model import NO_PRODUCER_ID, State, Transaction, TransactionPartition
 from tidegate.transactions.producers import ProducerIds
@@ -52,10 +52,16 @@ class Coordinator:
     """The transactions of every organisation, as served by this broker."""
 
     def __init__(
-        self, store: Store, settings: Settings, catalog: Catalog, logs: Logs, producer_ids: ProducerIds
+        self,
+        store: Store,
+        settings: Settings,
+        catalog: Catalog,
+        logs: Logs,
+        producer_ids: ProducerIds,
+        on_committed: OnCommitted,
     ) -> None:
         self.records = Records(store, settings)
-        self.completion = Completion(store, self.records, catalog, logs)
+        self.completion = Completion(store, self.records, catalog, logs, on_committed)
         self._store = store
         self._catalog = catalog
         self._logs = logs
