@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from tidegate.admissions import Admissions
 from tidegate.errors import InvalidTopic, PolicyViolation, UnknownTopicOrPartition
 from tidegate.store.keys import LogKeys
 from tidegate.store.scripts import Script
@@ -26,7 +27,10 @@ FORGET_TOPIC = Script("topics/forget_topic")
 ALTER_CONFIGS = Script("topics/alter_configs")
 RESTORE_TOPIC = Script("topics/restore_topic")
 
-_AT_ONCE: Final = 200
+PARTITIONS_AT_ONCE: Final = 400
+"""Partitions that a broker creates and deletes together: heartbeats and leases wait behind them in the control lane."""
+_SLICE: Final = 100
+"""Of one topic: another topic's partitions are next."""
 _LIMITED: Final = "the organisation's limit of topics or partitions is reached (quotas topics_max, partitions_max)"
 
 
@@ -53,6 +57,7 @@ class TopicSteps:
         self._keys = store.cluster_keys
         self._storage = storage
         self._on_deleted_offsets = on_deleted_offsets
+        self._partitions = Admissions(PARTITIONS_AT_ONCE)
 
     async def take_name(
         self, org: str, name: str, topic_id: UUID, partition_count: int, log_format: str, overrides: Mapping[str, str]
@@ -174,14 +179,18 @@ class TopicSteps:
         record: Record,
         partitions: range,
     ) -> None:
-        for start in range(partitions.start, partitions.stop, _AT_ONCE):
-            some = range(start, min(start + _AT_ONCE, partitions.stop))
-            await asyncio.gather(
-                *(
-                    step(self._store, self._store.log_keys(org, name, partition, record.topic_id.hex, record.format))
-                    for partition in some
+        for start in range(partitions.start, partitions.stop, _SLICE):
+            some = range(start, min(start + _SLICE, partitions.stop))
+            admission = await self._partitions.admit(len(some))
+            try:
+                await asyncio.gather(
+                    *(step(self._store, self._log_keys(org, name, partition, record)) for partition in some)
                 )
-            )
+            finally:
+                admission.end()
+
+    def _log_keys(self, org: str, name: str, partition: int, record: Record) -> LogKeys:
+        return self._store.log_keys(org, name, partition, record.topic_id.hex, record.format)
 
 
 def new_topic_id() -> UUID:
