@@ -13,7 +13,7 @@ from kio.schema.streams_group_describe.v0 import response as describing
 from kio.schema.streams_group_heartbeat.v0 import response as beating
 from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 
-from tidegate.apis import group_creation
+from tidegate.apis import group_creation, mutations
 from tidegate.apis.call import Call
 from tidegate.apis.epoch_groups import undescribed
 from tidegate.apis.group_admin import describe_each
@@ -167,6 +167,7 @@ def _request(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsHeartb
         f"/{call.client.host}",
         call.client.called_itself,
         partial(may_create, call),
+        partial(mutations.spend_unthrottled, call),
     )
 
 

@@ -13,6 +13,7 @@ from kio.schema.create_topics.v7.response import CreatableTopicConfigs, Creatabl
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
+from tidegate.apis import mutations
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
 from tidegate.apis.slices import each
@@ -31,7 +32,6 @@ from tidegate.errors import (
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
-from tidegate.quotas.errors import ThrottlingQuotaExceeded
 from tidegate.topics import configs, names
 from tidegate.topics.catalog import PARTITIONS_MAX, Topic
 
@@ -46,29 +46,12 @@ REPLICAS: Final = 1
 """The reported replication factor: replication is the store's responsibility."""
 
 _AT_ONCE: Final = 16
-_STRICT_FROM: Final = {ApiKey.CREATE_TOPICS: 6, ApiKey.DELETE_TOPICS: 5, ApiKey.CREATE_PARTITIONS: 3}
-"""Version whose clients know THROTTLING_QUOTA_EXCEEDED; older ones are throttled only (KIP-599)."""
 
 
 def failure(error: KafkaError) -> tuple[ErrorCode, str | None]:
     """Code and message of one failed topic; an unavailable store gets a retriable code."""
     code = ErrorCode.request_timed_out if isinstance(error, StoreUnavailable) else error.code
     return code, error.message
-
-
-async def _spend_mutations(call: Call, count: int) -> None:
-    """Spend the client's quota of partition mutations. Raises ThrottlingQuotaExceeded, StoreUnavailable."""
-    leases, client = call.context.quotas, call.client
-    if leases is None:
-        return
-    strict = call.version >= _STRICT_FROM[call.api_key]
-    try:
-        throttle_s = await leases.mutate(client.org, client.principal, call.client_id, count, strict=strict)
-    except ThrottlingQuotaExceeded:
-        throttle_s = leases.mutation_wait_s(client.org, client.principal, call.client_id)
-        client.mutation_throttle_s = max(client.mutation_throttle_s, throttle_s)
-        raise
-    client.mutation_throttle_s = max(client.mutation_throttle_s, throttle_s)
 
 
 # -- CreateTopics
@@ -112,7 +95,7 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(call, wanted, settings.num_partitions)
     catalog.check_count(count)
-    await _spend_mutations(call, count)
+    await mutations.spend(call, count)
     topic_id = uuid4()  # as Kafka's, of a topic that is not made
     if validate_only:
         await catalog.steps.check_org_limits(call.org, wanted.name, count)
@@ -184,7 +167,7 @@ async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopic
         try:
             topic = await _find_to_delete(call, name, topic_id, times[wanted])
             name, topic_id = topic.name, topic.topic_id
-            await _spend_mutations(call, topic.partition_count)
+            await mutations.spend(call, topic.partition_count)
             await call.context.catalog.delete(call.org, topic.name, topic.topic_id)
         except KafkaError as error:
             code, message = failure(error)
@@ -251,7 +234,7 @@ async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_
         if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
         _check_replicas(call, [one.broker_ids for one in wanted.assignments])
-    await _spend_mutations(call, wanted.count - topic.partition_count)
+    await mutations.spend(call, wanted.count - topic.partition_count)
     if validate_only:
         await catalog.steps.check_org_limits(call.org, wanted.name, wanted.count)
     else:

@@ -8,14 +8,14 @@ topology has its tasks with its first answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError, TopicAlreadyExists
+from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaError
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS, STREAMS_SESSION_TIMEOUT_MS, STREAMS_VALUES
 from tidegate.groups.consumer.membership import Expired, Removal
 from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent
@@ -26,8 +26,9 @@ from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, compute
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.streams import stored
 from tidegate.groups.streams.decisions import StreamsDecided, decide, expire, remove
+from tidegate.groups.streams.internal_topics import CreateTopic, create_missing
 from tidegate.groups.streams.model import StreamsAnswer, StreamsGroup, StreamsHeartbeat
-from tidegate.groups.streams.topology import InternalTopic, StatusCode
+from tidegate.groups.streams.topology import StatusCode, shown
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
@@ -42,9 +43,6 @@ INLINE_MEMBERS_MAX: Final = 64
 """Above it a decision runs in a thread: assigning 2,000 tasks to 400 members takes a second."""
 
 logger = structlog.get_logger()
-
-CreateTopic = Callable[[str, InternalTopic], Awaitable[None]]
-"""Create an internal topic of an organisation. Raises KafkaError."""
 
 Work = StreamsHeartbeat | Removal | None
 """None only expires what is overdue."""
@@ -69,14 +67,15 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
 
     async def _decide(self, keys: GroupKeys, base: StreamsGroup, works: Sequence[Work]) -> list[StreamsDecided]:
         expired: list[Expired] = []
-        failures: list[str] | None = None
+        failures: str | None = None
+        heartbeats = [work for work in works if isinstance(work, StreamsHeartbeat)]
         for _ in range(_ROUNDS_MAX):
             group = base.copy()
             topics = await self._fresh_topics(keys, base, works)
             apply = partial(_apply, group, works, topics, self._settings, expired)
             answers = await asyncio.to_thread(apply) if len(group.members) > INLINE_MEMBERS_MAX else apply()
-            if group.configured.missing and failures is None:
-                failures = await self._create_missing(keys, group, works)
+            if group.configured.missing and heartbeats and failures is None:
+                failures = await self._create_missing(keys, group, heartbeats)
                 continue
             if _became_stable(base, group):
                 group.events.append(GroupEvent("stable"))
@@ -86,7 +85,7 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
                     self._report_stored(keys, group.epoch, reply[0])
                 self._remember(keys, group, reply[0])
                 interval_ms = group.heartbeat_interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
-                return [_completed(answer, interval_ms, failures or ()) for answer in answers]
+                return [_completed(answer, interval_ms, failures or "") for answer in answers]
             if code == STALE:
                 raise StaleDecision
             expired += expired_members(reply)
@@ -101,23 +100,13 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
             topics = self._topics.view(keys.org)
         return topics
 
-    async def _create_missing(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> list[str]:
+    async def _create_missing(
+        self, keys: GroupKeys, group: StreamsGroup, heartbeats: Sequence[StreamsHeartbeat]
+    ) -> str:
         """Create the missing internal topics that a member may create; what went wrong."""
-        heartbeats = [work for work in works if isinstance(work, StreamsHeartbeat)]
-
-        async def create(topic: InternalTopic) -> str | None:
-            if not any(one.may_create(topic.name) for one in heartbeats):
-                return f"Not authorized to create {topic.name}."
-            try:
-                await self._create_topic(keys.org, topic)
-            except TopicAlreadyExists:  # another broker was faster
-                return None
-            except KafkaError as error:
-                return f"{topic.name} was not created: {error.message}"
-            return None
-
-        failures = [one for one in await asyncio.gather(*map(create, group.configured.missing)) if one is not None]
-        names = [topic.name for topic in group.configured.missing]
+        missing = group.configured.missing
+        failures = shown(await create_missing(self._create_topic, keys.org, missing, heartbeats), "; ")
+        names = shown(topic.name for topic in missing)
         if failures:
             logger.warning("streams_topics_not_created", group=keys.ref, topics=names, failures=failures)
         else:
@@ -183,12 +172,12 @@ def _became_stable(base: StreamsGroup, group: StreamsGroup) -> bool:
     return group.is_changed and group.state is ConsumerGroupState.STABLE and base.state is not group.state
 
 
-def _completed(answer: StreamsDecided, interval_ms: int, failures: Sequence[str]) -> StreamsDecided:
+def _completed(answer: StreamsDecided, interval_ms: int, failures: str) -> StreamsDecided:
     """The answer with the heartbeat interval, and why internal topics are still missing."""
     if isinstance(answer, KafkaError) or answer.member_epoch < 0:
         return answer
     statuses = tuple(
-        (code, " ".join((detail, *failures)) if code is StatusCode.MISSING_INTERNAL_TOPICS else detail)
+        (code, f"{detail}. {failures}".removesuffix(". ") if code is StatusCode.MISSING_INTERNAL_TOPICS else detail)
         for code, detail in answer.statuses
     )
     return replace(answer, statuses=statuses, heartbeat_interval_ms=interval_ms)

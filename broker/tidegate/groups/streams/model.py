@@ -6,7 +6,7 @@ the index of the partition that it reads. Warm-up tasks are not assigned; Kafka'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,6 +72,10 @@ class StreamsMember(EpochMember):
         return Tasks(self.revoking, self.standby_revoking)
 
 
+async def _free_of_charge(_: int) -> None:
+    """Of clients without a quota."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamsHeartbeat:
     """One StreamsGroupHeartbeat. None means unchanged since the member's last heartbeat."""
@@ -93,6 +97,8 @@ class StreamsHeartbeat:
     client_software: str = ""
     may_create: Callable[[str], bool] = field(default=lambda name: True, compare=False)
     """Whether the member's client may create a topic."""
+    spend_mutations: Callable[[int], Awaitable[None]] = field(default=_free_of_charge, compare=False)
+    """Spend the client's quota for a topic of so many partitions. Raises KafkaError."""
 
     @property
     def is_join(self) -> bool:

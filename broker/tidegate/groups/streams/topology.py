@@ -16,7 +16,7 @@ from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.held_bytes import text_bytes
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 
-_NAMES_SHOWN_MAX: Final = 3
+_SHOWN_MAX: Final = 3
 
 
 class StatusCode(enum.IntEnum):
@@ -130,7 +130,7 @@ def configure(topology: Topology, topics: Topics) -> Configured:
     counts = {name: found[1] for name in topology.topics if (found := topics.find(name)) is not None}
     missing_sources = sorted(topology.source_topics - counts.keys())
     if missing_sources:
-        return Configured((StatusCode.MISSING_SOURCE_TOPICS, f"Source topics {_shown(missing_sources)} are missing."))
+        return Configured((StatusCode.MISSING_SOURCE_TOPICS, f"Source topics {shown(missing_sources)} are missing."))
     wanted = _repartition_counts(topology, counts)
     try:
         for one in topology.subtopologies:
@@ -146,8 +146,15 @@ def configure(topology: Topology, topics: Topics) -> Configured:
         return Configured((StatusCode.INCORRECTLY_PARTITIONED_TOPICS, str(error)))
     if not missing:
         return Configured(None, tasks)
-    names = _shown(topic.name for topic in missing)
+    names = shown(topic.name for topic in missing)
     return Configured((StatusCode.MISSING_INTERNAL_TOPICS, f"Internal topics are missing: {names}"), tasks, missing)
+
+
+def shown(texts: Iterable[str], separator: str = ", ") -> str:
+    """The first of some texts, and how many more there are."""
+    ordered = sorted(texts)
+    more = len(ordered) - _SHOWN_MAX
+    return separator.join(ordered[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 class _IncorrectlyPartitionedError(Exception):
@@ -187,7 +194,7 @@ def _repartition_counts(topology: Topology, external: Mapping[str, int]) -> dict
                 largest[reader] = max(largest.get(reader, 0), counts[name])
     unresolved = [name for one in topology.subtopologies for name in one.repartition_sinks if name not in counts]
     if unresolved:
-        raise StreamsInvalidTopology(f"nothing determines the number of partitions of {_shown(unresolved)}")
+        raise StreamsInvalidTopology(f"nothing determines the number of partitions of {shown(unresolved)}")
     return counts
 
 
@@ -226,12 +233,6 @@ def _missing(
                     f"Existing topic {topic.name} has another number of partitions: expected {count}, found {found}"
                 )
     return tuple(missing[name] for name in sorted(missing))
-
-
-def _shown(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    more = len(ordered) - _NAMES_SHOWN_MAX
-    return ", ".join(ordered[:_NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 def _counted(counts: Mapping[str, int]) -> str:
