@@ -16,7 +16,7 @@ from tidegate.quotas import table as table_module
 from tidegate.quotas.entities import NAME_LENGTH_MAX, Entity, Quota
 from tidegate.store.store import Store
 
-DESCRIBE, ALTER, CREATE, DELETE, GROW = 48, 49, 19, 20, 37
+DESCRIBE, ALTER, CREATE, DELETE, GROW, METADATA = 48, 49, 19, 20, 37, 3
 NONE, INVALID = ErrorCode.none, ErrorCode.invalid_request
 EXCEEDED = ErrorCode.throttling_quota_exceeded
 ALICE = {"user": "alice"}
@@ -192,6 +192,20 @@ async def test_create_topics_of_old_clients_are_throttled_only(broker: BrokerCon
     answer = await create(broker, 5, ("b", 1))
 
     assert [one.error_code for one in answer.topics] == [NONE]
+
+
+async def test_metadata_creates_topics_within_the_quota(broker: BrokerContext) -> None:
+    """What is refused stays unknown, and nothing is throttled: clients ask again."""
+    await alter(broker, (ALICE, {"controller_mutation_rate": 0.1}))
+    names = [{"name": f"t{number:02}"} for number in range(40)]
+    asker = client("alice")
+
+    answer = await ask(broker, request(METADATA, 4, topics=names, allow_auto_topic_creation=True), asker)
+
+    found = {one.error_code for one in answer.topics}
+    assert found == {NONE, ErrorCode.unknown_topic_or_partition}
+    assert len(broker.catalog.topics("default")) <= 2
+    assert asker.mutation_throttle_s == 0
 
 
 async def test_delete_and_growth_spend_the_same_quota(broker: BrokerContext) -> None:

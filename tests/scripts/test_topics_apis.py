@@ -21,7 +21,7 @@ from tidegate.log.logs import Logs
 from tidegate.protocol import codec
 from tidegate.settings import Settings
 from tidegate.store.store import Store
-from tidegate.topics.catalog import Catalog
+from tidegate.topics.catalog import PARTITIONS_MAX, Catalog
 
 assert discovery and topics and configs  # registered by being imported
 
@@ -205,6 +205,17 @@ async def test_nothing_is_made_where_the_broker_forbids_it(opened: Open) -> None
     (refused,) = (await ask(context, metadata(1, ["new"]))).topics
 
     assert refused.error_code is UNKNOWN_TOPIC
+
+
+async def test_metadata_creates_no_more_partitions_than_create_topics(opened: Open) -> None:
+    """The others stay unknown, as in Kafka: clients ask again."""
+    context = await opened(9092, num_partitions=PARTITIONS_MAX // 2 + 1)
+
+    found = (await ask(context, metadata(4, ["a", "b"]))).topics
+    again = (await ask(context, metadata(4, ["a", "b"]))).topics
+
+    assert [one.error_code for one in found] == [NONE, UNKNOWN_TOPIC]
+    assert [one.error_code for one in again] == [NONE, NONE]
 
 
 async def test_internal_topics_are_not_made_by_asking(broker: BrokerContext) -> None:

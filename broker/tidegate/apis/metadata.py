@@ -16,6 +16,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
+from tidegate.apis import mutations
 from tidegate.apis.call import Call
 from tidegate.apis.slices import SLICE, each, in_slices, pause
 from tidegate.cluster.broker_lease import BrokerInfo
@@ -27,8 +28,9 @@ from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.metadata_writer import TopicWriter
 from tidegate.protocol.versions import Fields
+from tidegate.quotas.errors import ThrottlingQuotaExceeded
 from tidegate.topics import names
-from tidegate.topics.catalog import Topic
+from tidegate.topics.catalog import PARTITIONS_MAX, Topic
 
 if TYPE_CHECKING:
     from kio.schema.metadata.v13.request import MetadataRequest
@@ -149,6 +151,8 @@ class RefreshedTopics:
     """Topics that a refresh or a creation failed to provide: name or id -> code."""
 
     failed: dict[str | UUID, ErrorCode] = field(default_factory=dict)
+    creatable_partitions: int = PARTITIONS_MAX
+    """How many more the request may create, as a CreateTopics may; 0 once the client's quota is used up."""
 
 
 def is_large(call: Call, question: Question) -> bool:
@@ -312,7 +316,7 @@ async def refresh(call: Call, question: Question, unknown: list[NameOrId]) -> Re
             if topic_id:
                 await call.context.catalog.find_by_id(question.org, topic_id)
             else:
-                await _find_or_create(call, question, name or "")
+                await _find_or_create(call, question, name or "", refreshed)
         except (StoreUnavailable, LeaderNotAvailable):
             refreshed.failed[topic_id or name or ""] = ErrorCode.leader_not_available
         except KafkaError as error:
@@ -322,13 +326,20 @@ async def refresh(call: Call, question: Question, unknown: list[NameOrId]) -> Re
     return refreshed
 
 
-async def _find_or_create(call: Call, question: Question, name: str) -> None:
-    catalog = call.context.catalog
+async def _find_or_create(call: Call, question: Question, name: str, refreshed: RefreshedTopics) -> None:
+    """A topic that may not be created now stays unknown, as in Kafka: the client asks again."""
+    catalog, count = call.context.catalog, min(call.context.settings.num_partitions, PARTITIONS_MAX)
     found = await catalog.find(question.org, name)
     if found is not None or not question.may_create or name in names.INTERNAL:
         return
+    if count > refreshed.creatable_partitions:
+        return
+    refreshed.creatable_partitions -= count
     try:
+        await mutations.spend_unthrottled(call, count)
         await catalog.create(question.org, name)
+    except ThrottlingQuotaExceeded:
+        refreshed.creatable_partitions = 0
     except TopicAlreadyExists:
         if await catalog.find(question.org, name) is None:
             raise LeaderNotAvailable from None
