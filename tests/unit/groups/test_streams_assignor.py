@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
+from tests.support.walked_assignor import assign_by_walks
 from tidegate.groups.streams.assignor import TaskRunner, assign_sticky
 from tidegate.groups.streams.model import NO_TASKS, Tasks
 
@@ -87,3 +92,52 @@ def test_assign_spreads_each_subtopology() -> None:
     targets = run([("a", "p"), ("b", "q")], {"0": 2, "1": 2})
 
     assert all({task[0] for task in one.active} == {"0", "1"} for one in targets.values())
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_assign_equals_a_walk_over_all_members(seed: int) -> None:
+    draw = random.Random(seed)
+    subtopologies = [str(number) for number in range(draw.randint(1, 6))]
+    before: dict[str, Tasks] = {}
+    for _ in range(6):
+        members = draw.sample(range(16), draw.randint(1, 14))
+        runners = [TaskRunner(f"m{n}", f"p{draw.randint(0, 5)}", before.get(f"m{n}", NO_TASKS)) for n in members]
+        tasks = {name: draw.randint(0, 12) for name in subtopologies}
+        stateful = draw.sample(subtopologies, draw.randint(0, len(subtopologies)))
+        replicas = draw.randint(0, 3)
+
+        targets = assign_sticky(runners, tasks, stateful, replicas)
+
+        assert targets == assign_by_walks(runners, tasks, stateful, replicas)
+        before = {
+            member: Tasks(frozenset(task for task in sorted(one.active) if draw.random() < 0.9), one.standby)
+            for member, one in targets.items()
+        }
+
+
+@contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Calls of Python functions."""
+    calls: Counter[str] = Counter()
+
+    def count(_: Any, event: str, __: Any) -> None:
+        calls[event] += 1
+
+    sys.setprofile(count)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("processes", [1, 20, 200])
+@pytest.mark.parametrize(("subtopologies", "partitions"), [(2, 250), (500, 1)])
+def test_assign_compares_few_members_for_each_task(processes: int, subtopologies: int, partitions: int) -> None:
+    runners = [TaskRunner(f"m{n}", f"p{n % processes}") for n in range(200)]
+    tasks = {str(number): partitions for number in range(subtopologies)}
+
+    with counted_calls() as calls:
+        targets = assign_sticky(runners, tasks, [], 0)
+
+    assert sizes(targets) == [2] * 100 + [3] * 100
+    assert calls["call"] <= 40 * (500 + 200)

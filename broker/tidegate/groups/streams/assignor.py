@@ -5,11 +5,12 @@ Deterministic. Racks and client tags are not considered.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.groups.streams.loads import LeastLoaded, Loads
 from tidegate.groups.streams.model import NO_TASKS, Task, Tasks
 
 STICKY: Final = "sticky"
@@ -38,45 +39,39 @@ def assign_sticky(
     if standby_replicas > 0:
         with_state = [(name, index) for name in stateful for index in range(tasks.get(name, 0))]
         assignment.assign_standby(with_state, standby_replicas)
-    return {
-        one.member_id: Tasks(frozenset(assignment.active[one.member_id]), frozenset(assignment.standby[one.member_id]))
-        for one in runners
-    }
+    return assignment.targets
 
 
 class _Assignment:
-    """The tasks given so far."""
+    """The tasks given so far. A member is its place in the list of runners."""
 
     def __init__(self, runners: Sequence[TaskRunner]) -> None:
         self._runners = runners
-        self.active: dict[str, set[Task]] = {one.member_id: set() for one in runners}
-        self.standby: dict[str, set[Task]] = {one.member_id: set() for one in runners}
-        self._threads = Counter(one.process_id for one in runners)
-        self._process_load: Counter[str] = Counter()
-        self._task_counts: Counter[str] = Counter()
-        self._of_subtopology: Counter[tuple[str, str]] = Counter()
+        self._places = range(len(runners))
+        self._active: list[set[Task]] = [set() for _ in runners]
+        self._standby: list[set[Task]] = [set() for _ in runners]
+        self._loads = Loads([one.process_id for one in runners])
         self._processes_of: defaultdict[Task, set[str]] = defaultdict(set)
-        self._ran: dict[Task, TaskRunner] = {task: one for one in runners for task in one.previous.active}
-        self._replayed: defaultdict[Task, list[TaskRunner]] = defaultdict(list)
-        for one in runners:
-            for task in one.previous.standby:
-                self._replayed[task].append(one)
+        self._ran: dict[Task, int] = {task: place for place in self._places for task in runners[place].previous.active}
+        self._replayed: defaultdict[Task, list[int]] = defaultdict(list)
+        for place in self._places:
+            for task in runners[place].previous.standby:
+                self._replayed[task].append(place)
 
-    def _least_loaded(self, runners: Iterable[TaskRunner], subtopology_id: str) -> TaskRunner:
+    @property
+    def targets(self) -> dict[str, Tasks]:
+        """By member id."""
+        given = zip(self._runners, self._active, self._standby, strict=True)
+        return {one.member_id: Tasks(frozenset(active), frozenset(standby)) for one, active, standby in given}
+
+    def _least_loaded(self, places: Iterable[int], subtopology_id: str) -> int:
         """The member with the least tasks, of the process with the least tasks a thread."""
+        return min(places, key=lambda place: self._loads.of(place, subtopology_id))
 
-        def load(one: TaskRunner) -> tuple[float, int, int]:
-            of_process = self._process_load[one.process_id] / self._threads[one.process_id]
-            return of_process, self._task_counts[one.member_id], self._of_subtopology[one.member_id, subtopology_id]
-
-        return min(runners, key=load)
-
-    def _give(self, one: TaskRunner, task: Task, given: Mapping[str, set[Task]]) -> None:
-        given[one.member_id].add(task)
-        self._task_counts[one.member_id] += 1
-        self._of_subtopology[one.member_id, task[0]] += 1
-        self._process_load[one.process_id] += 1
-        self._processes_of[task].add(one.process_id)
+    def _give(self, place: int, task: Task, given: Sequence[set[Task]]) -> None:
+        given[place].add(task)
+        self._loads.add(place, task[0])
+        self._processes_of[task].add(self._runners[place].process_id)
 
     def assign_active(self, tasks: Sequence[Task]) -> None:
         """Give each task to who ran it, else to who replayed it, else to the least loaded.
@@ -85,42 +80,50 @@ class _Assignment:
         """
         size, larger = divmod(len(tasks), len(self._runners))
 
-        def is_below_quota(one: TaskRunner) -> bool:
-            count = len(self.active[one.member_id])
+        def is_below_quota(place: int) -> bool:
+            count = len(self._active[place])
             return count < size or (count == size and larger > 0)
 
-        def give(one: TaskRunner, task: Task) -> None:
+        def give(place: int, task: Task) -> None:
             nonlocal larger
-            larger -= len(self.active[one.member_id]) == size
-            self._give(one, task, self.active)
+            larger -= len(self._active[place]) == size
+            self._give(place, task, self._active)
 
         unplaced = []
         for task in sorted(tasks, key=lambda task: (task[1], task[0])):
-            runner = self._ran.get(task)
-            if runner is not None and is_below_quota(runner):
-                give(runner, task)
+            ran = self._ran.get(task)
+            if ran is not None and is_below_quota(ran):
+                give(ran, task)
             else:
                 unplaced.append(task)
-        free = []
+        free: defaultdict[str, list[Task]] = defaultdict(list)
         for task in unplaced:
-            replayed = [one for one in self._replayed[task] if is_below_quota(one)]
+            replayed = [place for place in self._replayed.get(task, ()) if is_below_quota(place)]
             if replayed:
                 give(self._least_loaded(replayed, task[0]), task)
             else:
-                free.append(task)
-        for task in sorted(free):
-            give(self._least_loaded(filter(is_below_quota, self._runners), task[0]), task)
+                free[task[0]].append(task)
+        least_loaded = LeastLoaded(self._loads, is_below_quota)
+        for subtopology_id in sorted(free):
+            least_loaded.begin(subtopology_id)
+            for task in sorted(free[subtopology_id]):
+                place = least_loaded.find()
+                give(place, task)
+                least_loaded.grown(place)
 
     def assign_standby(self, tasks: Sequence[Task], replicas: int) -> None:
         """Give each task that often to processes that do not have it yet, as far as there are any."""
-        whole = self._task_counts.total() + len(tasks) * replicas
-        quota = -(-whole // len(self._runners))
+        counts = self._loads.task_counts
+        quota = -(-(sum(counts) + len(tasks) * replicas) // len(self._runners))
         for _ in range(replicas):
             for task in sorted(tasks, key=lambda task: (task[1], task[0])):
-                takers = [one for one in self._runners if one.process_id not in self._processes_of[task]]
-                had = {one.member_id for one in self._replayed[task]}
-                if task in self._ran:
-                    had.add(self._ran[task].member_id)
-                sticky = [one for one in takers if one.member_id in had and self._task_counts[one.member_id] < quota]
+                had = {*self._replayed.get(task, ()), *((self._ran[task],) if task in self._ran else ())}
+                takers = self._without(task, (place for place in had if counts[place] < quota))
+                takers = takers or self._without(task, self._places)
                 if takers:
-                    self._give(self._least_loaded(sticky or takers, task[0]), task, self.standby)
+                    self._give(self._least_loaded(takers, task[0]), task, self._standby)
+
+    def _without(self, task: Task, places: Iterable[int]) -> list[int]:
+        """Those of some members whose process does not have a task."""
+        processes = self._processes_of[task]
+        return [place for place in places if self._runners[place].process_id not in processes]
