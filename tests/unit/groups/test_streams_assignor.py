@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
+from tests.support.python_calls import counted_calls
 from tests.support.walked_assignor import assign_by_walks
 from tidegate.groups.streams.assignor import TaskRunner, assign_sticky
 from tidegate.groups.streams.model import NO_TASKS, Tasks
@@ -115,21 +112,6 @@ def test_assign_equals_a_walk_over_all_members(seed: int) -> None:
         }
 
 
-@contextmanager
-def counted_calls() -> Iterator[Counter[str]]:
-    """Calls of Python functions."""
-    calls: Counter[str] = Counter()
-
-    def count(_: Any, event: str, __: Any) -> None:
-        calls[event] += 1
-
-    sys.setprofile(count)
-    try:
-        yield calls
-    finally:
-        sys.setprofile(None)
-
-
 @pytest.mark.parametrize("processes", [1, 20, 200])
 @pytest.mark.parametrize(("subtopologies", "partitions"), [(2, 250), (500, 1)])
 def test_assign_compares_few_members_for_each_task(processes: int, subtopologies: int, partitions: int) -> None:
@@ -140,4 +122,4 @@ def test_assign_compares_few_members_for_each_task(processes: int, subtopologies
         targets = assign_sticky(runners, tasks, [], 0)
 
     assert sizes(targets) == [2] * 100 + [3] * 100
-    assert calls["call"] <= 40 * (500 + 200)
+    assert calls.total() <= 40 * (500 + 200)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.python_calls import counted_calls
 from tests.support.streams import WORD_COUNT_TOPICS, Topics, word_count
 from tidegate.errors import GroupIdNotFound, InvalidRequest, KafkaError, UnknownMemberId
 from tidegate.groups.consumer.errors import FencedMemberEpoch, UnreleasedInstanceId
@@ -238,6 +239,45 @@ def test_endpoints_are_sent_until_their_epoch_is_known() -> None:
     assert joined.endpoints is not None
     assert (joined.endpoints[0].endpoint, joined.endpoints[0].active) == (("host", 8080), {"lines": (0, 1, 2, 3)})
     assert group.heartbeat("a", 2, endpoint_epoch=joined.endpoint_epoch).endpoints is None
+
+
+def test_endpoints_are_collected_once_for_all_requests() -> None:
+    members = 20
+    joins = [
+        StreamsHeartbeat(f"m{n}", 0, topology=SOURCE, process_id=f"p{n}", endpoint=("host", n), endpoint_epoch=-1)
+        for n in range(members)
+    ]
+
+    with counted_calls() as calls:
+        answers = decide(StreamsGroup(), joins, Topics(dict(WORD_COUNT_TOPICS)), 1_000)
+
+    assert {len(answered(one).endpoints or ()) for one in answers} == {members}
+    assert calls["partitions_of"] <= 2 * members
+
+
+class ComparedId(str):
+    """A subtopology id that counts comparisons."""
+
+    comparisons = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        ComparedId.comparisons += 1
+        return str.__eq__(self, other)
+
+
+def test_tasks_of_many_subtopologies_are_written_without_walks() -> None:
+    count = 500
+    topology = Topology(0, tuple(Subtopology(ComparedId(n), (f"s{n}",)) for n in range(count)))
+    group = StreamsGroup()
+    join = StreamsHeartbeat("a", 0, topology=topology, process_id="p", rebalance_timeout_ms=1_000)
+    decide(group, [join], Topics({f"s{n}": 1 for n in range(count)}), 1_000)
+    ComparedId.comparisons = 0
+
+    record = stored.dump_member(group, group.members["a"], 45_000)
+
+    assert len(stored.load_member("a", record.encode()).assigned) == count
+    assert ComparedId.comparisons <= 40 * count
 
 
 def test_heartbeat_of_unknown_group() -> None:

@@ -7,8 +7,9 @@ once for all requests, if the group epoch moved. At last each member is reconcil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from tidegate.errors import GroupIdNotFound, GroupMaxSizeReached, InvalidRequest, KafkaError, UnknownMemberId
 from tidegate.groups.consumer.errors import UnreleasedInstanceId
@@ -64,8 +65,9 @@ def decide(
     if any(isinstance(one, _Entered) for one in decided):
         refresh_target(group, topics)
     reconciled = [_reconcile(group, one) if isinstance(one, _Entered) else one for one in decided]
+    endpoints = cache(partial(_endpoints, group))
     return [
-        _with_endpoints(group, one, request.endpoint_epoch) if isinstance(one, StreamsAnswer) else one
+        _with_endpoints(group, one, request.endpoint_epoch, endpoints) if isinstance(one, StreamsAnswer) else one
         for one, request in zip(reconciled, requests, strict=True)
     ]
 
@@ -282,15 +284,22 @@ def _statuses(group: StreamsGroup, member: StreamsMember) -> Iterable[Status]:
         yield StatusCode.SHUTDOWN_APPLICATION, f"The member {group.shutdown_by} asked all members to shut down."
 
 
-def _with_endpoints(group: StreamsGroup, answer: StreamsAnswer, known_epoch: int) -> StreamsAnswer:
+def _with_endpoints(
+    group: StreamsGroup,
+    answer: StreamsAnswer,
+    known_epoch: int,
+    endpoints: Callable[[], tuple[EndpointPartitions, ...]],
+) -> StreamsAnswer:
     """Add what processes with an endpoint have, if the member does not know the newest."""
     if answer.member_epoch < 0:
         return answer
-    if group.endpoint_epoch == known_epoch:
-        return replace(answer, endpoint_epoch=group.endpoint_epoch)
-    endpoints = tuple(
+    newest = None if group.endpoint_epoch == known_epoch else endpoints()
+    return replace(answer, endpoint_epoch=group.endpoint_epoch, endpoints=newest)
+
+
+def _endpoints(group: StreamsGroup) -> tuple[EndpointPartitions, ...]:
+    return tuple(
         EndpointPartitions(one.endpoint, group.partitions_of(one.assigned), group.partitions_of(one.standby))
         for _, one in sorted(group.members.items())
         if one.endpoint is not None
     )
-    return replace(answer, endpoint_epoch=group.endpoint_epoch, endpoints=endpoints)

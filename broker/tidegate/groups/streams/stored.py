@@ -7,10 +7,10 @@ commits are checked, and lag and members are shown, as for consumer groups. Its 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tidegate.groups.consumer.model import MemberState, Partition, Partitions
+from tidegate.groups.consumer.model import MemberState, Partition
 from tidegate.groups.consumer.stored import (
     by_topic,
     dump_record,
@@ -20,7 +20,7 @@ from tidegate.groups.consumer.stored import (
     to_json,
 )
 from tidegate.groups.streams.assignor import STICKY
-from tidegate.groups.streams.model import StreamsGroup, StreamsMember, Tasks
+from tidegate.groups.streams.model import StreamsGroup, StreamsMember, Task, Tasks
 from tidegate.groups.streams.topology import InternalTopic, Subtopology, Topology
 
 HEAD: Final = (
@@ -48,12 +48,13 @@ _EMPTY: Final = b"Empty"
 
 def dump_member(group: StreamsGroup, member: StreamsMember, session_timeout_ms: int) -> str:
     """A member's record."""
-    read: dict[Partition, int] = {}
+    given: dict[int, list[Task]] = {}
     for task, epoch in member.assigned.items():
-        read |= dict.fromkeys(_partitions(group, frozenset({task})), epoch)
+        given.setdefault(epoch, []).append(task)
+    read = {partition: epoch for epoch, tasks in given.items() for partition in _partitions(group, tasks)}
     others: dict[str, Any] = {
         "assignor": STICKY,
-        "topics": sorted(group.topology.source_topics) if group.topology is not None else [],
+        "topics": () if group.topology is None else group.topology.source_names,
         "regex": "",
         "assigned": epochs_by_topic(read),
         "revoking": by_topic(_partitions(group, member.revoking)),
@@ -69,7 +70,7 @@ def dump_member(group: StreamsGroup, member: StreamsMember, session_timeout_ms: 
     return dump_record(member, session_timeout_ms, others)
 
 
-def _partitions(group: StreamsGroup, tasks: Partitions) -> list[Partition]:
+def _partitions(group: StreamsGroup, tasks: Iterable[Task]) -> list[Partition]:
     """What tasks read, by topic id."""
     return [(group.topics[name][0], index) for name, indexes in group.partitions_of(tasks).items() for index in indexes]
 

@@ -58,6 +58,23 @@ class Subtopology:
         """All topics that its tasks read."""
         return (*self.source_topics, *(topic.name for topic in self.repartition_sources))
 
+    @property
+    def internal_topics(self) -> tuple[InternalTopic, ...]:
+        """The topics that the coordinator creates for it."""
+        return (*self.repartition_sources, *self.changelogs)
+
+    @property
+    def topic_count(self) -> int:
+        """Topics that it reads and writes."""
+        return len(self.source_topics) + len(self.repartition_sinks) + len(self.internal_topics)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of it, about."""
+        names = self.subtopology_id, self.source_topics, self.repartition_sinks, self.copartition_groups
+        own = 2_000 + text_bytes(names)
+        return own + sum(300 + text_bytes(topic.name) + text_bytes(topic.configs) for topic in self.internal_topics)
+
 
 @dataclass(frozen=True, slots=True)
 class Topology:
@@ -65,31 +82,35 @@ class Topology:
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]
+    source_names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """In order: topics that the application reads and that somebody else creates."""
+    topic_count: int = field(init=False, repr=False, compare=False)
+    """Topics of all subtopologies; one that two of them have counts twice."""
+    held_bytes: int = field(init=False, repr=False, compare=False)
+    """Memory of the topology, about; in a group also of the tasks and topics that it was configured with."""
+    _by_id: Mapping[str, Subtopology] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = sorted({name for one in self.subtopologies for name in one.source_topics})
+        object.__setattr__(self, "source_names", tuple(names))
+        object.__setattr__(self, "topic_count", sum(one.topic_count for one in self.subtopologies))
+        object.__setattr__(self, "held_bytes", sum(one.held_bytes for one in self.subtopologies))
+        by_id = {one.subtopology_id: one for one in reversed(self.subtopologies)}  # the first of an id
+        object.__setattr__(self, "_by_id", by_id)
 
     def find(self, subtopology_id: str) -> Subtopology | None:
         """The subtopology with an id."""
-        return next((one for one in self.subtopologies if one.subtopology_id == subtopology_id), None)
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory of the topology, about; in a group also of the tasks and topics that it was configured with."""
-        found = 0
-        for one in self.subtopologies:
-            internal = (*one.repartition_sources, *one.changelogs)
-            names = one.subtopology_id, one.source_topics, one.repartition_sinks, one.copartition_groups
-            found += 2_000 + 300 * len(internal) + text_bytes(names)
-            found += sum(text_bytes(topic.name) + text_bytes(topic.configs) for topic in internal)
-        return found
+        return self._by_id.get(subtopology_id)
 
     @property
     def source_topics(self) -> set[str]:
         """Topics that the application reads and that somebody else creates."""
-        return {name for one in self.subtopologies for name in one.source_topics}
+        return set(self.source_names)
 
     @property
     def topics(self) -> set[str]:
         """The names of all topics in the topology."""
-        internal = {topic.name for one in self.subtopologies for topic in (*one.repartition_sources, *one.changelogs)}
+        internal = {topic.name for one in self.subtopologies for topic in one.internal_topics}
         return self.source_topics | internal | {name for one in self.subtopologies for name in one.repartition_sinks}
 
 
