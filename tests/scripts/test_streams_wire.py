@@ -15,7 +15,7 @@ from kio.schema.streams_group_heartbeat.v0 import request as sent
 from tests.support.consumer_wire import Wire, code, wire_of
 from tests.support.valkey import ValkeyServer
 from tidegate.apis.streams_groups import SUBTOPOLOGIES_MAX
-from tidegate.groups import configs
+from tidegate.groups import configs, decision_queue
 from tidegate.groups.streams import coordinator
 
 HEARTBEAT, DESCRIBE, CONSUMER_DESCRIBE, SHARE_DESCRIBE = 88, 89, 69, 77
@@ -426,7 +426,7 @@ async def test_large_group_is_decided_on_beside_the_event_loop(
 
     decide_on = coordinator._apply
     monkeypatch.setattr(coordinator, "_apply", apply)
-    monkeypatch.setattr(coordinator, "INLINE_MEMBERS_MAX", 1)
+    monkeypatch.setattr(decision_queue, "INLINE_SIZE_MAX", 3)
     for member in ("a", "b", "c"):
         joined = await streams.join(member)
         assert joined.error_code is ErrorCode.none

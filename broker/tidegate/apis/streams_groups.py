@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -18,11 +18,13 @@ from tidegate.apis.call import Call
 from tidegate.apis.epoch_groups import undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api
+from tidegate.apis.slices import SLICE
 from tidegate.apis.topic_rights import may, may_create
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, TopicAuthorizationFailed
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS
 from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
 from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.decision_queue import computed
 from tidegate.groups.streams.assignor import STICKY
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 from tidegate.groups.streams.model import (
@@ -35,7 +37,8 @@ from tidegate.groups.streams.model import (
     Tasks,
 )
 from tidegate.groups.streams.topology import InternalTopic, Subtopology, Topology, check
-from tidegate.protocol import error_responses
+from tidegate.log.offload import ENCODED
+from tidegate.protocol import codec, error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.protocol.newer_schemas import streams_group_describe_v1 as describing_v1
@@ -62,20 +65,33 @@ _NOT_STORED: Final = i8(1)
 
 
 @api(ApiKey.STREAMS_GROUP_HEARTBEAT, first=0, last=1, error=error_responses.streams_group_heartbeat)
-async def heartbeat(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
+async def heartbeat(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse | bytes:
     """Join or leave a streams group, renew the session of a member, and give it its tasks (KIP-1071)."""
-    entered, keys = _request(call, request), call.store.group_keys(call.org, request.group_id)
+    entered = await computed(_sizes(request), partial(_request, call, request))
+    keys = call.store.group_keys(call.org, request.group_id)
     if entered.member_epoch == JOIN_EPOCH:
         await group_creation.admit(call, keys)
     interval_ms = await call.context.consumers.plain.interval_ms(keys, entered.ref) if entered.is_plain else None
     if interval_ms is None:
-        return _answered(call, await call.context.streams.run(keys, entered, call))
+        answer = await call.context.streams.run(keys, entered, call)
+        return _answered(call, answer) if _is_small(answer) else await ENCODED.run(_encoded, call, answer)
     interval_ms = interval_ms or STREAMS_HEARTBEAT_INTERVAL_MS
     endpoints = () if entered.endpoint_epoch else None  # groups with endpoints have no snapshots
     return _answered(
         call,
         StreamsAnswer(entered.member_id, entered.member_epoch, heartbeat_interval_ms=interval_ms, endpoints=endpoints),
     )
+
+
+def _is_small(answer: StreamsAnswer) -> bool:
+    """Whether the answer's tasks and partitions are few, or there is no news."""
+    found = [topics for one in answer.endpoints or () for topics in (one.active, one.standby)]
+    partitions = sum(len(indexes) for topics in found for indexes in topics.values())
+    return len(answer.tasks or ()) + partitions <= SLICE
+
+
+def _encoded(call: Call, answer: StreamsAnswer) -> bytes:
+    return codec.encode(call.api_key, call.version, _answered(call, answer))
 
 
 def _answered(call: Call, answer: StreamsAnswer) -> StreamsGroupHeartbeatResponse:
@@ -128,6 +144,19 @@ def _topic_partitions(found: Mapping[str, Iterable[int]]) -> tuple[beating.Topic
 
 
 # -- the request
+
+
+def _sizes(request: StreamsGroupHeartbeatRequest) -> Iterator[int]:
+    """How much reading the parts of a request adds, for `computed`: a tenth of what has no parts of its own."""
+    for tasks in (request.active_tasks, request.standby_tasks, request.warmup_tasks):
+        yield from (1 + len(one.partitions) // 10 for one in tasks or ())
+    for one in () if request.topology is None else request.topology.subtopologies:
+        yield 1 + (len(one.source_topics) + len(one.repartition_sink_topics)) // 10
+        for topics in (one.repartition_source_topics, one.state_changelog_topics):
+            yield from (1 + len(topic.topic_configs) // 10 for topic in topics)
+        for group in one.copartition_groups:
+            yield 1 + (len(group.source_topics) + len(group.repartition_source_topics)) // 10
+    yield len(request.client_tags or ()) // 10
 
 
 def _request(call: Call, request: StreamsGroupHeartbeatRequest) -> StreamsHeartbeat:

@@ -7,8 +7,7 @@ topology has its tasks with its first answer.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -19,7 +18,7 @@ from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaErr
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS, STREAMS_SESSION_TIMEOUT_MS, STREAMS_VALUES
 from tidegate.groups.consumer.membership import Expired, Removal
 from tidegate.groups.consumer.model import ConsumerGroupState, GroupEvent
-from tidegate.groups.consumer.topic_view import CatalogTopics
+from tidegate.groups.consumer.topic_view import PARTITIONS_OF_A_TOPIC, CatalogTopics, TopicView
 from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.consumer.update import STALE, UPDATE_EPOCH_GROUP, StoredForm, expired_members, update_call
 from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed, stored_sizes
@@ -39,8 +38,8 @@ from tidegate.store.store import Store
 _ROUNDS_MAX: Final = 20
 """Writes of one decision on a group as it was read: each refusal means that a deadline passed."""
 _READS_MAX: Final = 10
-INLINE_MEMBERS_MAX: Final = 64
-"""Above it a decision runs in a thread: assigning 2,000 tasks to 400 members takes a second."""
+_PAIRS_OF_SIZE: Final = 100
+"""Of a heartbeat and a member: reconciling one walks over the others."""
 
 logger = structlog.get_logger()
 
@@ -73,7 +72,7 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
             group = base.copy()
             topics = await self._fresh_topics(keys, base, works)
             apply = partial(_apply, group, works, topics, self._settings, expired)
-            answers = await asyncio.to_thread(apply) if len(group.members) > INLINE_MEMBERS_MAX else apply()
+            answers = await computed(_sizes(group, works, topics), apply)
             if group.configured.missing and heartbeats and failures is None:
                 failures = await self._create_missing(keys, group, heartbeats)
                 continue
@@ -91,7 +90,7 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
             expired += expired_members(reply)
         raise CoordinatorLoadInProgress("deadlines of the group pass faster than it can be decided on")
 
-    async def _fresh_topics(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> Topics:
+    async def _fresh_topics(self, keys: GroupKeys, group: StreamsGroup, works: Sequence[Work]) -> TopicView:
         """The topics; read again if they may have changed since the group's target, or a topology is new."""
         topics = self._topics.view(keys.org)
         joins = any(isinstance(work, StreamsHeartbeat) and work.topology is not None for work in works)
@@ -149,10 +148,32 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
             record=lambda member_id: stored.dump_member(group, group.members[member_id], session_timeout_ms),
             target=lambda member_id: stored.dump_target(group, group.targets[member_id]),
             session_timeout_ms=lambda member_id: session_timeout_ms,
-            partitions=lambda member_id: len(group.members[member_id].assigned),
+            partitions=partial(_task_count, group),
+            names=lambda _: 0 if group.topology is None else group.topology.topic_count,
         )
         call = await update_call(self._store, keys, self._broker(), base, group, expired, session_timeout_ms, form)
         return await self._run_script(UPDATE_EPOCH_GROUP, *call)
+
+
+def _sizes(group: StreamsGroup, works: Sequence[Work], topics: TopicView) -> Iterator[int]:
+    """Of the topics that a decision compares, of the tasks that it assigns or is sent, and of the members."""
+    heartbeats = [work for work in works if isinstance(work, StreamsHeartbeat)]
+    members = len(group.members) + len(heartbeats)
+    yield members + members * len(heartbeats) // _PAIRS_OF_SIZE
+    joined = [one.topology for one in heartbeats if one.topology is not None]
+    yield from (one.topic_count // PARTITIONS_OF_A_TOPIC for one in joined)
+    topology = joined[0] if joined and not group.members else group.topology
+    walks = 1 + group.standby_replicas * members // PARTITIONS_OF_A_TOPIC  # of a standby task over all members
+    for part in () if topology is None else topology.subtopologies:
+        names = (*part.sources, *part.repartition_sinks, *(topic.name for topic in part.changelogs))
+        yield from (size * walks for size in topics.sizes(names))
+    yield from (len(one.owned or ()) // PARTITIONS_OF_A_TOPIC for one in heartbeats)
+
+
+def _task_count(group: StreamsGroup, member_id: str) -> int:
+    """Of a member's record and target."""
+    member = group.members[member_id]
+    return len(member.assigned) + len(member.standby) + len(group.targets.get(member_id, ()))
 
 
 def _apply(
