@@ -182,7 +182,7 @@ async def test_heartbeat_with_an_assignment_that_cannot_be_written_is_answered(
     )  # fmt: skip
     try:
         async with await RawClient.connect(address) as client:
-            monkeypatch.setattr(consumer_groups, "answer_heartbeat", fail)
+            monkeypatch.setattr(consumer_groups, "answer_assignment", fail)
             refused = await client.ask(joins)
             monkeypatch.undo()
             joined = await client.ask(joins)

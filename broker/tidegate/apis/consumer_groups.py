@@ -21,7 +21,7 @@ from kio.static.primitive import i8, i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_decided, answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import answer_assignment, answer_decided, answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
@@ -111,19 +111,27 @@ def heartbeat(
 
 
 def _answer(call: Call, request: ConsumerGroupHeartbeatRequest, decided: Decided) -> None:
-    if isinstance(decided, HeartbeatAnswer) and decided.assignment and call.context.catalog.record_topics:
-        keys = call.store.group_keys(call.org, request.group_id)
-        call.answer_later(_answer_owner(call, keys, decided), request)
+    if isinstance(decided, HeartbeatAnswer) and decided.assignment:
+        _answer_assigned(call, request, decided)
     else:
         answer_heartbeat(call, _METER, decided)
 
 
-async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer) -> None:
+def _answer_assigned(call: Call, request: ConsumerGroupHeartbeatRequest, decided: HeartbeatAnswer) -> None:
+    answer = partial(answer_assignment, call, _METER, request, decided)
+    if call.context.catalog.record_topics:
+        keys = call.store.group_keys(call.org, request.group_id)
+        call.answer_later(_answer_owner(call, keys, decided, answer), request)
+    else:
+        answer()
+
+
+async def _answer_owner(call: Call, keys: GroupKeys, decided: HeartbeatAnswer, answer: Callable[[], None]) -> None:
     """Answer with an assignment that may have partitions of format record."""
     try:
         await note_consumer_owner(call, keys, decided.member_id, decided.assignment or ())
     finally:
-        answer_heartbeat(call, _METER, decided)
+        answer()
 
 
 def _request(call: Call, request: ConsumerGroupHeartbeatRequest) -> HeartbeatRequest:

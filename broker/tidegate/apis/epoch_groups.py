@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from kio.static.primitive import i32
@@ -12,11 +12,15 @@ from kio.static.primitive import i32
 from tidegate.apis.call import Call
 from tidegate.errors import KafkaError
 from tidegate.groups.consumer.decisions import Decided
-from tidegate.groups.consumer.model import Partition
+from tidegate.groups.consumer.model import HeartbeatAnswer, Partition
 from tidegate.groups.consumer.stored import by_topic
+from tidegate.log.offload import ENCODED
 from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
 from tidegate.telemetry.meters import ApiMeter
 from tidegate.topics.model import Topic
+
+_INLINE_PARTITIONS_MAX: Final = 2_000
+"""Of an assignment that is written at once: some milliseconds."""
 
 Group = TypeVar("Group", bound=Any)
 
@@ -32,6 +36,19 @@ def answer_heartbeat(call: Call, meter: ApiMeter, decided: Decided) -> None:
             decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
         )
     )
+
+
+def answer_assignment(call: Call, meter: ApiMeter, request: Any, decided: HeartbeatAnswer) -> None:
+    """Reply with an assignment; one of many partitions is sorted and written in the thread of large answers."""
+    if len(decided.assignment or ()) > _INLINE_PARTITIONS_MAX:
+        call.answer_later(_answer_large(call, decided), request)
+    else:
+        answer_heartbeat(call, meter, decided)
+
+
+async def _answer_large(call: Call, decided: HeartbeatAnswer) -> None:
+    given = decided.member_id, decided.member_epoch, decided.heartbeat_interval_ms, decided.assignment
+    call.reply(await ENCODED.run(consumer_group_heartbeat, *given))
 
 
 async def answer_decided(

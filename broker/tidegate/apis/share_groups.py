@@ -18,7 +18,7 @@ from kio.static.primitive import i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_decided, answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import answer_assignment, answer_decided, answer_heartbeat, assigned_topics, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
@@ -48,7 +48,7 @@ _METER: Final = metrics.apis[ApiKey.SHARE_GROUP_HEARTBEAT]
 
 
 def _heartbeat_large(call: Call, request: ShareGroupHeartbeatRequest) -> None:
-    answer = partial(answer_heartbeat, call, _METER)
+    answer = partial(_answer, call, request)
     call.answer_later(answer_decided(partial(heartbeat, call, request), answer), request)
 
 
@@ -63,7 +63,7 @@ def heartbeat(
     call: Call, request: ShareGroupHeartbeatRequest, on_decided: Callable[[Decided], None] | None = None
 ) -> None:
     """Join or leave a share group, renew the session of a member, and give it its assignment (KIP-932)."""
-    answer = on_decided or partial(answer_heartbeat, call, _METER)
+    answer = on_decided or partial(_answer, call, request)
     try:
         entered = _request(call, request)
     except KafkaError as error:
@@ -95,6 +95,13 @@ def heartbeat(
         of_group = interval_ms(member.group.heartbeat_interval_ms)
         body = consumer_group_heartbeat(entered.member_id, entered.member_epoch, of_group, None)
         call.client.repeat = Repeat(call, body, partial(plain.renew, member))
+
+
+def _answer(call: Call, request: ShareGroupHeartbeatRequest, decided: Decided) -> None:
+    if isinstance(decided, HeartbeatAnswer) and decided.assignment:
+        answer_assignment(call, _METER, request, decided)
+    else:
+        answer_heartbeat(call, _METER, decided)
 
 
 def _request(call: Call, request: ShareGroupHeartbeatRequest) -> ShareHeartbeat:

@@ -18,7 +18,7 @@ from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound, KafkaErr
 from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import HeartbeatAnswer
 from tidegate.groups.consumer.stored import dump_target
-from tidegate.groups.consumer.topic_view import CatalogTopics, TopicView
+from tidegate.groups.consumer.topic_view import PARTITIONS_OF_A_TOPIC, CatalogTopics, TopicView
 from tidegate.groups.decision_queue import DecisionQueue, StaleDecision, computed, stored_sizes
 from tidegate.groups.expire_and_retry import BrokerName, extend_sessions_after_outage, nobody
 from tidegate.groups.identity import candidate
@@ -129,7 +129,7 @@ class ShareGroups(DecisionQueue[ShareHeartbeat, HeartbeatAnswer, ShareGroup]):
         args += [base.own_id, base.version, base.write_id, group.write_id, new_id, session_timeout_ms]
         args += [self._settings.group_consumer_heartbeat_interval_ms, shard.wake]
         group.own_id = base.own_id or new_id.partition(" ")[0]
-        for one in _lists(group, expired, session_timeout_ms):
+        for one in await computed(_written_sizes(group), partial(_lists, group, expired, session_timeout_ms)):
             args += [len(one), *one]
         extend_sessions_after_outage(self._store, keys, consumers=True)
         return await self._run_script(UPDATE_GROUP, key_names, args)
@@ -146,6 +146,14 @@ def _sizes(group: ShareGroup, heartbeats: Iterable[ShareHeartbeat], topics: Topi
     for subscribed in chain((one.topics for one in heartbeats), (one.topics for one in group.members.values())):
         yield 1
         yield from topics.sizes(subscribed or ())
+
+
+def _written_sizes(group: ShareGroup) -> Iterator[int]:
+    """Of the records, targets and topics that a decision writes."""
+    yield len(group.topics) // PARTITIONS_OF_A_TOPIC if group.is_changed else 0
+    for member_id in group.dirty | group.dirty_targets:
+        member, target = group.members[member_id], group.targets.get(member_id, ())
+        yield 1 + (len(member.topics) + len(member.assigned) + len(target)) // PARTITIONS_OF_A_TOPIC
 
 
 def _lists(group: ShareGroup, expired: Sequence[str], session_timeout_ms: int) -> list[list[Arg]]:
