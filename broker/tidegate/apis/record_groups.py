@@ -5,7 +5,7 @@ Handlers call these only while there are such topics.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
@@ -49,15 +49,19 @@ def _is_record(topic: Topic) -> bool:
     return topic.config.is_record
 
 
-async def note_consumer_owner(call: Call, keys: GroupKeys, member_id: str, assignment: Iterable[Partition]) -> None:
+async def note_consumer_owner(call: Call, keys: GroupKeys, member_id: str, assignment: Collection[Partition]) -> None:
     """Store that a member of a KIP-848 group will own partitions of format record, before it gets its assignment.
 
     The epoch at which it got a partition is the owner's generation: it rises with every owner.
     """
+    by_id = call.context.catalog.by_id
+    topics = {topic_hex: by_id(call.org, UUID(hex=topic_hex)) for topic_hex in {one for one, _ in assignment}}
+    records = {topic_hex: topic for topic_hex, topic in topics.items() if topic is not None and topic.config.is_record}
     logs = [
         (log, (topic_hex, index))
         for topic_hex, index in assignment
-        for log in _logs(call, call.context.catalog.by_id(call.org, UUID(hex=topic_hex)), [index])
+        if topic_hex in records
+        for log in _logs(call, records[topic_hex], [index])
     ]
     if not logs:
         return
