@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from tests.scripts.test_streams_wire import Streams, subtopology, topology_of
 from tests.support.consumer_wire import Wire, code, wire_of
 from tests.support.valkey import ValkeyServer
-from tidegate.apis import epoch_groups
+from tidegate.apis import consumer_groups, epoch_groups, share_groups, streams_groups
 from tidegate.groups.share import coordinator
 
-SHARE_HEARTBEAT = 76
+SHARE_HEARTBEAT, SHARE_DESCRIBE = 76, 77
 SIZES = pytest.mark.parametrize(("partitions", "is_inline"), [(100, True), (4_000, False)])
 
 
@@ -37,7 +38,13 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[bool]]:
 
         return run
 
-    for module, name in ((epoch_groups, "consumer_group_heartbeat"), (coordinator, "dump_target")):
+    for module, name in (
+        (epoch_groups, "consumer_group_heartbeat"),
+        (coordinator, "dump_target"),
+        (consumer_groups, "_assignment"),
+        (share_groups, "_assignment"),
+        (streams_groups, "_assignment"),
+    ):
         monkeypatch.setattr(module, name, watched(module, name))
     return found
 
@@ -77,3 +84,26 @@ async def test_share_group_assignment_is_written_and_answered_beside_the_event_l
     assert assigned(await join_share_group(wire, "a", "many")) == list(range(partitions))
 
     assert inline == {"consumer_group_heartbeat": [is_inline], "dump_target": [is_inline]}
+
+
+@SIZES
+async def test_members_of_many_partitions_are_described_beside_the_event_loop(
+    wire: Wire, inline: dict[str, list[bool]], partitions: int, is_inline: bool
+) -> None:
+    await wire.app.broker.context.catalog.create("default", "many", partitions)
+    await wire.join("a", "many")
+    described = [await wire.describe()]
+    wire.group = f"{wire.group}-share"
+    await join_share_group(wire, "a", "many")
+    described += (
+        await wire.ask(SHARE_DESCRIBE, 1, group_ids=(wire.group,), include_authorized_operations=False)
+    ).groups
+    for group in described:
+        assert [len(one.assignment.topic_partitions[0].partitions) for one in group.members] == [partitions]
+    wire.group = f"{wire.group}-streams"
+    streams = Streams(wire)
+    await streams.join("a", topology_of(subtopology(sources=("many",))))
+    (member,) = (await streams.describe()).members
+    assert [len(one.partitions) for one in member.assignment.active_tasks] == [partitions]
+
+    assert inline["_assignment"] == [is_inline] * 5

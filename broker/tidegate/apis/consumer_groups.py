@@ -21,7 +21,14 @@ from kio.static.primitive import i8, i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_assignment, answer_decided, answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import (
+    answer_assignment,
+    answer_decided,
+    answer_heartbeat,
+    assigned_topics,
+    described_sizes,
+    undescribed,
+)
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
@@ -49,6 +56,7 @@ from tidegate.groups.consumer.model import (
     Partition,
     Partitions,
 )
+from tidegate.groups.decision_queue import computed
 from tidegate.groups.model import Leaving
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -242,7 +250,7 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     group = await consumers.read(keys)
     if not group.is_consumer:
         raise GroupIdNotFound(f"Group {group_id} not found.")
-    members = tuple(_members(call, group))
+    members = await computed(described_sizes(group), lambda: tuple(_members(call, group)))
     if not all(may(call, Operation.DESCRIBE, name) for name in _described_topics(members)):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     return DescribedGroup(

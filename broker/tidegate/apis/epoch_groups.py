@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
@@ -12,8 +12,10 @@ from kio.static.primitive import i32
 from tidegate.apis.call import Call
 from tidegate.errors import KafkaError
 from tidegate.groups.consumer.decisions import Decided
-from tidegate.groups.consumer.model import HeartbeatAnswer, Partition
+from tidegate.groups.consumer.model import EpochGroup, HeartbeatAnswer, Partition
 from tidegate.groups.consumer.stored import by_topic
+from tidegate.groups.consumer.topic_view import PARTITIONS_OF_A_TOPIC
+from tidegate.groups.share.model import ShareGroup
 from tidegate.log.offload import ENCODED
 from tidegate.protocol.consumer_group_writers import consumer_group_heartbeat, consumer_group_heartbeat_error
 from tidegate.telemetry.meters import ApiMeter
@@ -73,6 +75,12 @@ def undescribed(of: type[Group], group_id: str, error: KafkaError, **values: Any
         **values,
     )
     return group
+
+
+def described_sizes(group: EpochGroup[Any, Any] | ShareGroup) -> Iterator[int]:
+    """How much describing the members of a group adds, for `computed`."""
+    for member_id, member in group.members.items():
+        yield 1 + (len(member.assigned) + len(group.targets.get(member_id, ()))) // PARTITIONS_OF_A_TOPIC
 
 
 def assigned_topics(call: Call, partitions: Iterable[Partition]) -> list[tuple[Topic, tuple[i32, ...]]]:

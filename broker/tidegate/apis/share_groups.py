@@ -18,13 +18,21 @@ from kio.static.primitive import i32
 
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call, Repeat
-from tidegate.apis.epoch_groups import answer_assignment, answer_decided, answer_heartbeat, assigned_topics, undescribed
+from tidegate.apis.epoch_groups import (
+    answer_assignment,
+    answer_decided,
+    answer_heartbeat,
+    assigned_topics,
+    described_sizes,
+    undescribed,
+)
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.topic_rights import may
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Partition
+from tidegate.groups.decision_queue import computed
 from tidegate.groups.model import MemberRef
 from tidegate.groups.share.assignor import SIMPLE
 from tidegate.groups.share.model import ShareGroup, ShareHeartbeat
@@ -151,6 +159,7 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         raise GroupIdNotFound(f"Group {group_id} not found.")
     if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
+    members = await computed(described_sizes(group), lambda: tuple(_members(call, group)))
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -158,7 +167,7 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         group_epoch=i32(group.epoch),
         assignment_epoch=i32(group.target_epoch),
         assignor_name=SIMPLE,
-        members=tuple(_members(call, group)),
+        members=members,
     )
 
 

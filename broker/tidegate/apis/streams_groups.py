@@ -15,7 +15,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta, i64, u16
 
 from tidegate.apis import group_creation, mutations
 from tidegate.apis.call import Call
-from tidegate.apis.epoch_groups import undescribed
+from tidegate.apis.epoch_groups import described_sizes, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api
 from tidegate.apis.slices import SLICE
@@ -298,6 +298,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGro
     read = set() if group.topology is None else group.topology.source_topics
     if not all(may(call, Operation.DESCRIBE, name) for name in read):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
+    members = await computed(described_sizes(group), lambda: tuple(_members(group)))
     return describing_v1.DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -305,7 +306,7 @@ async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGro
         group_epoch=i32(group.epoch),
         assignment_epoch=i32(group.target_epoch),
         topology=None if group.topology is None else _described_topology(group, group.topology),
-        members=tuple(_member(group, one) for _, one in sorted(group.members.items())),
+        members=members,
         assignor_name=STICKY,
     )
 
@@ -335,6 +336,10 @@ def _described_topology(group: StreamsGroup, topology: Topology) -> describing.T
             for one in topology.subtopologies
         ),
     )
+
+
+def _members(group: StreamsGroup) -> Iterator[describing.Member]:
+    return (_member(group, one) for _, one in sorted(group.members.items()))
 
 
 def _member(group: StreamsGroup, member: StreamsMember) -> describing.Member:
