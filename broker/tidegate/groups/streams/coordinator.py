@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Final
 
 import structlog
@@ -27,7 +28,7 @@ from tidegate.groups.streams import stored
 from tidegate.groups.streams.decisions import StreamsDecided, decide, expire, remove
 from tidegate.groups.streams.internal_topics import CreateTopic, create_missing
 from tidegate.groups.streams.model import StreamsAnswer, StreamsGroup, StreamsHeartbeat
-from tidegate.groups.streams.topology import StatusCode, shown
+from tidegate.groups.streams.topology import SHOWN_MAX, StatusCode, shown
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order
@@ -105,11 +106,13 @@ class StreamsGroups(DecisionQueue[StreamsHeartbeat | Removal, StreamsAnswer, Str
         """Create the missing internal topics that a member may create; what went wrong."""
         missing = group.configured.missing
         failures = shown(await create_missing(self._create_topic, keys.org, missing, heartbeats), "; ")
-        names = shown(topic.name for topic in missing)
+        names = [topic.name for topic in missing[:SHOWN_MAX]]
         if failures:
-            logger.warning("streams_topics_not_created", group=keys.ref, topics=names, failures=failures)
+            logger.warning(
+                "streams_topics_not_created", group=keys.ref, count=len(missing), topics=names, failures=failures
+            )
         else:
-            logger.info("streams_topics_created", group=keys.ref, topics=names)
+            logger.info("streams_topics_created", group=keys.ref, count=len(missing), topics=names)
         await self._topics.refresh()
         return failures
 
@@ -165,7 +168,7 @@ def _sizes(group: StreamsGroup, works: Sequence[Work], topics: TopicView) -> Ite
     topology = joined[0] if joined and not group.members else group.topology
     walks = 1 + group.standby_replicas * members // PARTITIONS_OF_A_TOPIC  # of a standby task over all members
     for part in () if topology is None else topology.subtopologies:
-        names = (*part.sources, *part.repartition_sinks, *(topic.name for topic in part.changelogs))
+        names = chain(part.sources, part.repartition_sinks, (topic.name for topic in part.changelogs))
         yield from (size * walks for size in topics.sizes(names))
     yield from (len(one.owned or ()) // PARTITIONS_OF_A_TOPIC for one in heartbeats)
 

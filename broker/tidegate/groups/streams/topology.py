@@ -16,7 +16,8 @@ from tidegate.groups.consumer.topics import Topics
 from tidegate.groups.held_bytes import text_bytes
 from tidegate.groups.streams.errors import StreamsInvalidTopology
 
-_SHOWN_MAX: Final = 3
+SHOWN_MAX: Final = 3
+"""Topics that a message or a log entry names."""
 
 
 class StatusCode(enum.IntEnum):
@@ -174,8 +175,8 @@ def configure(topology: Topology, topics: Topics) -> Configured:
 def shown(texts: Iterable[str], separator: str = ", ") -> str:
     """The first of some texts, and how many more there are."""
     ordered = sorted(texts)
-    more = len(ordered) - _SHOWN_MAX
-    return separator.join(ordered[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(ordered) - SHOWN_MAX
+    return separator.join(ordered[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
 class _IncorrectlyPartitionedError(Exception):
