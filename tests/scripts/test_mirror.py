@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from tests.kit.wire import request
 from tests.support.whole_broker import WholeBroker
 from tidegate.apis.mirroring import forget_mirrors
 from tidegate.groups.offsets import entry_json
@@ -184,6 +186,135 @@ async def test_fetch_and_commit_of_one_moment_leave_nothing_pending(broker: Whol
     await broker.mirrored()
 
     assert (await shown.position(), await shown.ids()) == ("9-1", [])
+
+
+async def test_commits_without_members_move_the_position_of_an_empty_group(broker: WholeBroker, shown: Shown) -> None:
+    member, reader = broker.client(), broker.client("flink")
+    await member.own("t")
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await member.commit("t", 3)
+    await broker.mirrored()
+    await member.leave()
+
+    for offset, position in ((3, "0-1"), (5, "3-1"), (7, "5-0"), (10, "9-1")):
+        assert await reader.commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.position() == position
+
+
+async def test_commit_beyond_pending_entries_of_former_members_moves_the_position(
+    broker: WholeBroker, shown: Shown
+) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await broker.mirrored()
+    await member.leave()
+    assert await broker.client("admin").commit("t", 9) is ErrorCode.none  # a reset forward
+    await broker.mirrored()
+
+    assert (await shown.position(), await shown.ids()) == ("5-1", [])
+
+
+async def test_commits_of_a_group_upgraded_to_epochs_move_its_position(broker: WholeBroker, shown: Shown) -> None:
+    member, upgraded = broker.client(), broker.client("upgraded")
+    await member.own("t")
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await member.commit("t", 3)
+    await broker.mirrored()
+    await member.leave()
+    joined = await upgraded.ask(
+        request(
+            68, 1, group_id="orders", member_id="upgraded", member_epoch=0, subscribed_topic_names=("t",),
+            rebalance_timeout=60_000, topic_partitions=(),
+        )
+    )  # fmt: skip
+    upgraded.member_id, upgraded.generation = "upgraded", joined.member_epoch
+    await upgraded.fetch("t", 3)
+    assert await upgraded.commit("t", 10, version=9) is ErrorCode.none
+    await broker.mirrored()
+
+    assert await shown.position() == "9-1"
+
+
+async def test_commits_of_an_owner_that_reads_from_another_host_move_its_position(
+    broker: WholeBroker, shown: Shown
+) -> None:
+    member, translated = broker.client(), broker.client(host="10.0.0.1")
+    await member.own("t")
+    for offset in (3, 10):
+        await translated.fetch("t", 0)
+        assert await member.commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+
+    assert await shown.position() == "9-1"
+
+
+async def test_commit_behind_what_its_owner_has_read_leaves_the_position(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.commit("t", 9)
+    await broker.mirrored()
+    await member.fetch("t", 0)
+    await broker.mirrored()
+    assert await shown.ids() == ["9-1"]
+    for offset in (3, 0, 5, 10):
+        assert await member.commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.position() == "9-1"
+
+
+async def test_repeated_commit_leaves_the_position_of_a_seek(broker: WholeBroker, shown: Shown) -> None:
+    member = broker.client()
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 10)
+    await broker.mirrored()
+    await member.fetch("t", 0, partition_max_bytes=1)
+    await broker.mirrored()
+    await member.commit("t", 10)
+    await broker.mirrored()
+
+    assert await shown.position() == "0-1"
+
+
+@pytest.mark.parametrize("record", ["?", "7", '{"member_id":7}'])
+async def test_commit_beside_an_unreadable_owner_moves_the_position(
+    broker: WholeBroker, shown: Shown, store: Store, record: str
+) -> None:
+    await store.command("HSET", shown.keys.owners, "orders", record)
+    for offset in (3, 10):
+        assert await broker.client().commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+
+    assert await shown.position() == "10-0"
+
+
+async def test_commit_runs_equally_many_commands_with_many_groups(
+    broker: WholeBroker, shown: Shown, store: Store
+) -> None:
+    """XINFO GROUPS would reply with all of them."""
+    member = broker.client()
+    await member.own("t")
+    await member.commit("t", 3)
+    await broker.mirrored()
+    for number in range(50):
+        await store.command("XGROUP", "CREATE", shown.keys.log, f"other-{number}", "0")
+    await store.command("CONFIG", "RESETSTAT")
+    for offset in (3, 5, 5, 9):
+        await member.commit("t", offset)
+        await broker.mirrored()
+
+    assert await shown.position() == "5-1"
+    assert await calls_of(store, "xinfo|groups") == 1  # this test's
+    assert await calls_of(store, "xrevrange") == 2  # one for each commit that moved
+
+
+async def calls_of(store: Store, command: str) -> int:
+    """Executions of a command since the last CONFIG RESETSTAT."""
+    stats = await store.command("INFO", "commandstats")
+    found = re.search(rf"cmdstat_{re.escape(command)}:calls=(\d+)", str(stats))
+    return int(found[1]) if found else 0
 
 
 @pytest.mark.parametrize("at_once", [False, True])

@@ -125,7 +125,12 @@ class Mirrors(RuleBasedStateMachine):
                 self.runner.run(self._write())
             committer = self.brokers[0 if self.member.broker is self.brokers[1] else 1].client(self.member.client_id)
             committer.member_id, committer.generation = self.member.member_id, self.member.generation
+        is_behind = self._is_behind(offset)
+        if is_behind:  # it is judged by what is written before it
+            self.runner.run(self._write())
         assert self.runner.run(committer.commit(TOPIC, offset)) is ErrorCode.none
+        if is_behind:
+            self.position = max(self.position, self._position_of(offset), key=_number)
         is_lower = offset < self.acknowledged
         self.acknowledged, self.unwritten_commit = offset, True
         finished = {base for base, end in zip(self.ends, self.ends[1:], strict=False) if end <= offset}
@@ -136,8 +141,20 @@ class Mirrors(RuleBasedStateMachine):
             holder = max((base for base, end in spans if base < self.making < end), default=self.making)
             self.position = f"{holder}-0"
         self.written = False
-        if elsewhere or is_lower:  # what is read on, without a seek, before it is written is not pending
+        if elsewhere or is_lower or is_behind:  # what is read on, without a seek, before it is written is not pending
             self.runner.run(self._write())
+
+    def _is_behind(self, offset: int) -> bool:
+        """Whether a commit completes more than the entries that are pending: delivered elsewhere, or long ago."""
+        if self.position is None or self.making >= 0:
+            return False
+        below = [base for base in self.pending if base < offset]
+        return self._end(max(below)) < offset if below else offset != self.acknowledged
+
+    def _position_of(self, offset: int) -> str:
+        """Where a commit proves a reader to be."""
+        base = max((base for base in self.ends[:-1] if base < offset), default=0)
+        return f"{base}-1" if 0 < self._end(base) <= offset else f"{base}-0"
 
     @rule(number=st.integers(0, 1))
     def another_member_takes_over(self, number: int) -> None:
@@ -167,6 +184,10 @@ class Mirrors(RuleBasedStateMachine):
         rows: list[Any] = await self.store.command("XPENDING", self.keys.log, GROUP, "-", "+", 10_000)
         pending = {int(row[0].partition(b"-")[0]): row[1].decode() for row in rows}
         return groups[0][b"last-delivered-id"].decode(), pending
+
+
+def _number(position: str) -> tuple[int, ...]:
+    return tuple(map(int, position.split("-")))
 
 
 def _end_of(records: bytes | None, offset: int) -> int:

@@ -7,7 +7,8 @@ interval, then every `_INTERVAL_S`, by one script per partition and group regard
 request waits for the write. A failed write loses only its events: the next write creates a missing mirror.
 
 A Fetch request does not name a group. It counts for the group in which exactly one owner of the partition (`owners`)
-has the connection's client id and host, while the group has the generation recorded with the owner. Where several
+has the connection's client id and host, while the group has the generation recorded with the owner. Reads that match no
+owner (assigned partitions, KIP-848, another address) show by their commits, which move the position up. Where several
 connections read as the owner (`Reading`), or the owners of several groups are alike, the owner is withdrawn: the mirror
 shows committed offsets only, until the next generation.
 
