@@ -4,7 +4,8 @@
 group's `offsets` remains authoritative. A fetch is answered first, from the tail cache as usual; its delivered
 entries, and each commit, become events for the mirror. Events are written in the background: at once after an idle
 interval, then every `_INTERVAL_S`, by one script per partition and group regardless of the number of fetches. No
-request waits for the write. A failed write loses only its events: the next write creates a missing mirror.
+request waits for the write. While Redis is away, commits wait, one for each group and partition, and deliveries wait up
+to `_AWAY_S`. Events that Redis refuses for what a key contains are lost; the next write creates a missing mirror.
 
 A Fetch request does not name a group. It counts for the group in which exactly one owner of the partition (`owners`)
 has the connection's client id and host, while the group has the generation recorded with the owner. Reads that match no
@@ -26,13 +27,14 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import IllegalGeneration, KafkaError
+from tidegate.errors import IllegalGeneration, KafkaError, StoreUnavailable
 from tidegate.log.entries import id_of
 from tidegate.log.mirror_news import SILENT_S, Delivered, PartitionNews
 from tidegate.log.owners import Connection, Owned, Owner, note_owner, parse_owners
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_each
 from tidegate.store.link import Arg
+from tidegate.store.outcome import FaultyKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.store.tasks import TaskSet
@@ -57,6 +59,10 @@ _OWNERS_S: Final = 1.0
 """How long cached owners and generations are used."""
 _UNOWNED_S: Final = 2.0
 """How long events wait for an owner: after a rebalance the first fetch may precede the owner's record."""
+_AWAY_S: Final = 60.0
+"""How long deliveries wait for Redis. Commits wait without an end: they show the position too."""
+_RETRY_S: Final = 1.0
+"""Pause after a write that Redis did not take."""
 _IDS_MAX: Final = 1_000
 _SLICE: Final = 500
 _IDLE_S: Final = 60.0
@@ -80,6 +86,7 @@ class Mirror:
         self._pending_positions: dict[PartitionNews, None] = {}
         self._reported = asyncio.Event()
         self._generations: dict[tuple[str, str], tuple[str, int]] = {}
+        self._is_away = False
         self._loops = BackgroundTasks()
         self.tasks = TaskSet()
         self.connections: set[int] = set()
@@ -196,12 +203,13 @@ class Mirror:
         while True:
             await self._reported.wait()
             self._reported.clear()
-            began_s = self._loop.time()
+            began_s, self._is_away = self._loop.time(), False
             await self.write()
             if began_s - swept_s > _IDLE_S:
                 swept_s = began_s
                 self._sweep(began_s)
-            await asyncio.sleep(max(_INTERVAL_S, _REST * (self._loop.time() - began_s)))
+            rest_s = max(_INTERVAL_S, _REST * (self._loop.time() - began_s))
+            await asyncio.sleep(_RETRY_S if self._is_away else rest_s)
 
     async def write(self) -> None:
         """Write all pending events."""
@@ -225,27 +233,44 @@ class Mirror:
             await gather_each(starmap(self._acknowledge, commits), _AT_ONCE)
 
     async def _read_owners(self, partitions: Iterable[PartitionNews]) -> None:
-        """Refresh owners and the generations of their groups; drop owners whose group no longer exists."""
+        """Refresh owners and the generations of their groups; drop owners whose group no longer exists.
+
+        `owners_s` is -inf where Redis is away; the former owners stay.
+        """
         now_s = self._loop.time()
         stale = [one for one in partitions if now_s - one.owners_s > _OWNERS_S]
         for partition, reply in zip(stale, await self._ask(["HGETALL", one.keys.owners] for one in stale), strict=True):
-            partition.owners, partition.owners_s = parse_owners(reply or {}), now_s
+            partition.owners_s = float("-inf") if reply is None else now_s
+            if reply is not None:
+                partition.owners = parse_owners(reply or {})
         owned = [(one, found) for one in stale for alike in one.owners.values() for found in alike]
         groups = list(dict.fromkeys((one.org, found.group_id) for one, found in owned))
         keys = [self._store.stored_group_keys(*group).group for group in groups]
         heads = await self._ask(["HMGET", key, "id", "generation"] for key in keys)
         for group, head in zip(groups, heads, strict=True):
-            if head is not None:
+            if head:
                 self._generations[group] = (head[0] or b"").decode(), int(head[1] or -1)
+        unread = {group for group, head in zip(groups, heads, strict=True) if head is None}
         for partition, found in owned:
+            if (partition.org, found.group_id) in unread:
+                partition.owners_s = float("-inf")
             own_id, _ = self._generations.get((partition.org, found.group_id), (found.owner.id, 0))
             if own_id != found.owner.id:
                 self.tasks.start(quietly(self._forget(partition, found.group_id, found.owner.id)))
 
     async def _ask(self, commands: Iterable[list[Arg]]) -> list[Any]:
-        """The replies, None for each failed command."""
+        """The replies: None while Redis is away, empty for a key of another type."""
         replies = await gather_each(self._store.command(*one) for one in commands)
-        return [None if isinstance(reply, KafkaError) else reply for reply in replies]
+        return [self._value(reply) if isinstance(reply, KafkaError) else reply for reply in replies]
+
+    def _value(self, error: KafkaError) -> list[Any] | None:
+        return None if self._waits_for_redis(error) else []
+
+    def _waits_for_redis(self, error: KafkaError) -> bool:
+        """Whether the same will succeed when Redis is back, which delays the next write."""
+        is_away = isinstance(error, StoreUnavailable) and not isinstance(error, FaultyKeys)
+        self._is_away = self._is_away or is_away
+        return is_away
 
     def _of_owners(
         self, deliveries: Iterable[_Delivery]
@@ -254,7 +279,8 @@ class Mirror:
         for partition, connection, delivered in deliveries:
             found = [one for one in partition.owners.get(connection[:2], ()) if self._is_current(partition.org, one)]
             if not found:
-                self._put_back(partition, connection, delivered, _UNOWNED_S)
+                is_known = partition.owners_s > float("-inf")
+                self._put_back(partition, connection, delivered, _UNOWNED_S if is_known else _AWAY_S)
             elif len(found) > 1 or self._is_shared(partition, connection, found[0]):
                 for owned in found:
                     self.tasks.start(quietly(self._withdraw(partition, owned)))
@@ -288,6 +314,7 @@ class Mirror:
 
     def _put_back(self, partition: PartitionNews, connection: Connection, delivered: Delivered, most_s: float) -> None:
         if self._loop.time() - delivered.since_s < most_s:
+            del delivered.bases[: -self._pending_max]
             partition.put_back(connection, delivered)
             self._reply(partition)
 
@@ -297,6 +324,9 @@ class Mirror:
         except IllegalGeneration:  # the owner changed
             partition.owners_s = float("-inf")
             self._put_back(partition, connection, delivered, _UNOWNED_S)
+        except KafkaError as error:
+            if self._waits_for_redis(error):
+                self._put_back(partition, connection, delivered, _AWAY_S)
 
     async def _deliver(self, partition: PartitionNews, owned: Owned, delivered: Delivered) -> None:
         group_id, member_id = owned.group_id, owned.owner.member_id
@@ -309,11 +339,15 @@ class Mirror:
             partition.reads[group_id] = member_id
 
     async def _acknowledge(self, partition: PartitionNews, group_id: str, offsets: Sequence[int]) -> None:
-        keys = partition.mirror_keys
-        for offset in offsets:
-            more = 1
-            while more:
-                _, more = await self._store.run(ACKNOWLEDGE, keys, group_id, offset, _SLICE)
+        try:
+            for offset in offsets:
+                more = 1
+                while more:
+                    _, more = await self._store.run(ACKNOWLEDGE, partition.mirror_keys, group_id, offset, _SLICE)
+        except KafkaError as error:
+            if self._waits_for_redis(error):
+                partition.put_back_commits(group_id, offsets)
+                self._reply(partition)
 
     def _sweep(self, now_s: float) -> None:
         """Forget partitions that had no fetch for a while."""

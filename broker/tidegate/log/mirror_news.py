@@ -207,9 +207,16 @@ class PartitionNews:
         return news
 
     def put_back(self, connection: Connection, delivered: Delivered) -> None:
-        """Keep deliveries that have no owner yet."""
+        """Keep deliveries that are not written yet."""
         first = self._news[0].delivered
         newer = first.get(connection)
         if newer is not None:
             delivered.add(newer.bases, newer.position)
         first[connection] = delivered
+
+    def put_back_commits(self, group_id: str, offsets: Sequence[int]) -> None:
+        """Keep a group's commits that are not written yet, with those since."""
+        first = self._news[0].committed
+        newer = first.get(group_id, offsets)
+        highest, last = max(*offsets, *newer), newer[-1]
+        first[group_id] = [highest, last] if last < highest else [last]
