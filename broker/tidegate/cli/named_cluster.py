@@ -1,8 +1,8 @@
 """Selects the cluster of a command: the named addresses, or a running `tidegate dev` when none is named.
 
-Addresses are named by options, by `TIDEGATE_CLI_*`, or by the setting `redis_url`. Addresses that are not named come
-from a running `tidegate dev` if nothing is named, or if all named addresses belong to that `tidegate dev`. Otherwise
-the defaults of a broker on this machine apply, unless a `tidegate dev` listens there.
+Addresses are named by options, by `TIDEGATE_CLI_*`, or by the setting `redis_url`, however it is given. Addresses that
+are not named come from a running `tidegate dev` if nothing is named, or if all named addresses belong to that
+`tidegate dev`. Otherwise the defaults of a broker on this machine apply, unless a `tidegate dev` listens there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ _OPTIONS: Final[Mapping[Parameter, str]] = {
     "admin": "--admin",
     "redis_url": "--redis-url",
 }
-_OF_SETTINGS: Final = ("TIDEGATE_REDIS_URL", "TIDEGATE_SECRETS_DIR")
+_OF_SETTINGS: Final = ("TIDEGATE_REDIS_URL", "TIDEGATE_REDIS_URL_FILE", "TIDEGATE_SECRETS_DIR")
+"""Variables that may give the setting `redis_url`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from tidegate.cli import options
 from tidegate.cli.dev import running
+from tidegate.cli.dev.children import BrokerChild
+from tidegate.cli.named_cluster import _OF_SETTINGS
 from tidegate.cli.places import AdminHttp, Brokers, RedisServer, brokers_of_environment, to_places
+from tidegate.renamed_settings import RENAMED
+from tidegate.settings import SECRETS_DIR
 
 DEV = running.DevCluster(
     os.getpid(), "127.0.0.1:9192,127.0.0.1:9193", "redis://127.0.0.1:6400/0", ("http://127.0.0.1:8180",)
@@ -58,25 +64,59 @@ def test_places_nothing_named_are_those_of_the_running_dev() -> None:
     assert not any(one.missing for one in found.values())
 
 
-def test_places_exported_redis_url_overrides_the_running_dev(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://10.0.0.1:6379/0")
+def exported(monkeypatch: pytest.MonkeyPatch, folder: Path, way: str, url: str) -> None:
+    """Export Redis's address in one of the ways in which a broker takes it."""
+    folder.mkdir()
+    (folder / "TIDEGATE_REDIS_URL").write_text(f"{url}\n")
+    match way:
+        case "file":
+            monkeypatch.setenv("TIDEGATE_REDIS_URL_FILE", str(folder / "TIDEGATE_REDIS_URL"))
+        case "directory":
+            monkeypatch.setenv("TIDEGATE_SECRETS_DIR", str(folder))
+        case _:
+            monkeypatch.setenv(way, url)
+
+
+@pytest.mark.parametrize("way", ["TIDEGATE_REDIS_URL", "tidegate_redis_url", "file", "directory"])
+def test_places_exported_redis_url_overrides_the_running_dev(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    exported(monkeypatch, tmp_path / "secrets", way, "redis://10.0.0.1:6379/0")
 
     found = places()
 
     assert found["redis"].url == "redis://10.0.0.1:6379/0" and found["redis"].given
-    assert found["brokers"].bootstrap == "127.0.0.1:9092"
+    assert found["brokers"].bootstrap == brokers_of_environment().bootstrap == "127.0.0.1:9092"
     assert found["admin"].addresses == "http://127.0.0.1:8080"
 
 
-def test_places_redis_url_of_a_secrets_directory_overrides_the_running_dev(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", ["TIDEGATE_REDIS_URL", "file", "directory"])
+def test_places_exported_redis_url_of_the_running_dev_takes_the_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    secrets = tmp_path / "secrets"
-    secrets.mkdir()
-    (secrets / "TIDEGATE_REDIS_URL").write_text("redis://10.0.0.1:6379/0")
-    monkeypatch.setenv("TIDEGATE_SECRETS_DIR", str(secrets))
+    exported(monkeypatch, tmp_path / "secrets", way, DEV.redis_url)
 
-    assert places()["redis"].url == "redis://10.0.0.1:6379/0"
+    found = places()
+
+    assert (found["brokers"].bootstrap, found["admin"].addresses) == (DEV.bootstrap, DEV.admin[0])
+
+
+def test_places_count_every_name_of_the_redis_url() -> None:
+    former = {f"TIDEGATE_{name}".upper() for name, new in RENAMED.items() if new == "redis_url"}
+
+    assert {"TIDEGATE_REDIS_URL", "TIDEGATE_REDIS_URL_FILE", SECRETS_DIR} | former == set(_OF_SETTINGS)
+
+
+def test_dev_brokers_take_the_redis_url_of_the_dev(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    exported(monkeypatch, tmp_path / "secrets", "file", "redis://10.0.0.1:6379/0")
+    started: list[dict[str, str]] = []
+    starter = SimpleNamespace(start_broker=lambda name, env, log: started.append(env))
+    BrokerChild(9092, 8080, tmp_path / "log").start(starter, DEV.redis_url)  # type: ignore[arg-type]
+    monkeypatch.delenv("TIDEGATE_REDIS_URL_FILE")
+    for name, value in started[0].items():
+        monkeypatch.setenv(name, value)
+
+    assert options.load().redis_url == DEV.redis_url
 
 
 @pytest.mark.parametrize(
