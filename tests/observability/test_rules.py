@@ -161,8 +161,9 @@ def test_promtool_takes_rules_and_configuration() -> None:
     assert "SUCCESS" in promtool("check", "config", RULES.parent / "prometheus.yml")
 
 
-def test_alerts_fire_when_they_should() -> None:
-    assert "SUCCESS" in promtool("test", "rules", RULES.parent / "tests" / "alerts_test.yml")
+@pytest.mark.parametrize("name", ["alerts_test.yml", "alerts_after_days_test.yml"])
+def test_alerts_fire_when_they_should(name: str) -> None:
+    assert "SUCCESS" in promtool("test", "rules", RULES.parent / "tests" / name)
 
 
 def test_promtool_has_nothing_against_the_metrics(live: Live) -> None:

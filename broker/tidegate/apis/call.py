@@ -16,6 +16,7 @@ from tidegate.apis.timeouts import Timeouts
 from tidegate.apis.waiting_fetches import FetchWaits, LogEnds
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.resource_configs import ResourceConfigs
+from tidegate.diagnosis.commit_progress import CommitProgress
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.expiry import STREAMS_KIND, ExpireOne
 from tidegate.groups.share.service import ShareService
@@ -122,6 +123,7 @@ class BrokerContext:
     shares: ShareService = field(init=False)
     streams: StreamsGroups = field(init=False)
     commit_reports: CommitReports = field(init=False)
+    commit_progress: CommitProgress = field(default_factory=CommitProgress)
 
     def __post_init__(self) -> None:
         if self.settings.client_metrics_enabled:

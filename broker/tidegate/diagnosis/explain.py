@@ -9,8 +9,9 @@ from tidegate.diagnosis.checks.assigned import reconciling
 from tidegate.diagnosis.checks.barriers import open_barrier
 from tidegate.diagnosis.checks.finding import GroupFinding, GroupSeverity
 from tidegate.diagnosis.checks.patterns import patterns
-from tidegate.diagnosis.checks.progress import Partition, progress
+from tidegate.diagnosis.checks.progress import Partition, commits_without_members, progress
 from tidegate.diagnosis.checks.shares import SHARE, shares
+from tidegate.diagnosis.commit_progress import Progress
 from tidegate.diagnosis.formatting import clock, counted, format_duration, format_timestamp
 from tidegate.diagnosis.group_events import Event, Rebalance, rebalances
 from tidegate.diagnosis.group_snapshot import GroupSnapshot
@@ -22,20 +23,27 @@ _VERDICTS: Final = {
     GroupSeverity.NOTE: "Nothing is wrong",
 }
 
-__all__ = ["GroupFinding", "GroupSeverity", "Partition", "explain", "summary"]
+__all__ = ["GroupFinding", "GroupSeverity", "Partition", "commits_without_members", "explain", "summary"]
 
 
 def explain(
-    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+    snapshot: GroupSnapshot,
+    partitions: Sequence[Partition],
+    events: Sequence[Event],
+    topics: frozenset[str],
+    commits: Progress | None = None,
 ) -> list[GroupFinding]:
-    """All findings about a group, worst first. `topics` are the existing topics."""
+    """All findings about a group, worst first.
+
+    `topics` are the existing topics; `commits` is the progress by lag samples, where `commits_without_members`.
+    """
     rounds = rebalances(events)
     found = [
         *open_barrier(snapshot, events),
         *reconciling(snapshot, events),
         *shares(snapshot),
         *patterns(snapshot, events, rounds if snapshot.target_epoch is None else ()),
-        *progress(snapshot, partitions, events, topics),
+        *progress(snapshot, partitions, events, topics, commits),
         *_last_rebalance(snapshot, rounds),
     ]
     return sorted(found, key=lambda finding: -finding.severity)

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from tidegate.apis.call import BrokerContext
 from tidegate.diagnosis.checks.patterns import WINDOW_MS
-from tidegate.diagnosis.explain import GroupFinding, Partition, explain, summary
+from tidegate.diagnosis.commit_progress import Progress
+from tidegate.diagnosis.explain import GroupFinding, Partition, commits_without_members, explain, summary
 from tidegate.diagnosis.group_events import EVENTS_READ_MAX, Event, describe_event, read_events, read_shard, rebalances
 from tidegate.diagnosis.group_snapshot import CommitSnapshot, GroupSnapshot, MetadataDecoders, read_snapshot
 from tidegate.errors import GroupIdNotFound, KafkaError
@@ -101,9 +102,21 @@ async def _view(context: BrokerContext, ends: _Ends, snapshot: GroupSnapshot, re
         await context.catalog.find(snapshot.org, topic)
     topics = frozenset(topic.name for topic in context.catalog.topics(snapshot.org))
     partitions = await _partitions(context, ends, snapshot, subscribed)
+    commits = await _progress(context, snapshot, partitions)
     # In a thread: thousands of events of a large group take 250 ms, which would delay the lease renewal.
-    findings = await asyncio.to_thread(explain, snapshot, partitions, reported, topics)
+    findings = await asyncio.to_thread(explain, snapshot, partitions, reported, topics, commits)
     return GroupView(snapshot, tuple(partitions), tuple(reported), tuple(findings))
+
+
+async def _progress(
+    context: BrokerContext, snapshot: GroupSnapshot, partitions: Sequence[Partition]
+) -> Progress | None:
+    """Of a group whose judgement needs it: few do, so the lag samples are seldom read."""
+    if snapshot.members or not await asyncio.to_thread(commits_without_members, snapshot, partitions):
+        return None
+    await context.commit_progress.read(context.store)
+    ref = context.store.stored_group_keys(snapshot.org, snapshot.group_id).ref
+    return await asyncio.to_thread(context.commit_progress.of, ref, snapshot.commits, snapshot.now_ms)
 
 
 async def view_all(context: BrokerContext, org: str) -> list[GroupView]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidegate.diagnosis.commit_progress import Progress
 from tidegate.diagnosis.explain import GroupFinding, GroupSeverity, Partition, explain, summary
 from tidegate.diagnosis.group_events import Event
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot, PendingMemberSnapshot
@@ -459,6 +460,27 @@ def test_explain_readers_without_members_are_judged_by_their_last_commit(
     reads = partition(log_end=150, owner=None, commit_ms=NOW - commit_age_ms)
 
     assert the(findings(empty, partitions=(reads,)), kind).severity is severity
+
+
+@pytest.mark.parametrize(
+    ("stalled_ms", "is_begin", "kind", "text"),
+    [
+        (299_999, True, "commits_without_members", "50 records wait."),
+        (299_999, False, "commits_without_members", "Whether they advance is not known: no lag samples of 5 min."),
+        (300_000, True, "commits_stalled", "They did not advance for 5 min, while 50 records wait."),
+        (48 * HOUR_MS, False, "commits_stalled", "They did not advance for at least 2 d, while 50 records wait."),
+    ],
+)
+def test_explain_readers_that_commit_are_judged_by_when_their_offsets_advanced(
+    stalled_ms: int, is_begin: bool, kind: str, text: str
+) -> None:
+    empty = snapshot(state="Empty", state_since_ms=NOW - 96 * HOUR_MS, protocol_type="")
+    reads = partition(log_end=150, owner=None, commit_ms=NOW - 1_000)
+
+    [found] = explain(empty, [reads], [], TOPICS, Progress(NOW - stalled_ms, is_begin))
+
+    assert found.kind == kind and found.sentence.endswith(text)
+    assert found.severity is (GroupSeverity.TROUBLE if kind == "commits_stalled" else GroupSeverity.NOTE)
 
 
 def test_explain_silent_member_is_not_taken_for_a_slow_poll() -> None:

@@ -17,6 +17,7 @@ from tidegate.diagnosis.checks.finding import (
     named,
     poll_limit,
 )
+from tidegate.diagnosis.commit_progress import Progress
 from tidegate.diagnosis.formatting import clock, counted, either, format_duration, listed, ranges
 from tidegate.diagnosis.group_events import Event, describe_event
 from tidegate.diagnosis.group_snapshot import GroupSnapshot, MemberSnapshot
@@ -26,7 +27,8 @@ QUIET_MS: Final = 15_000
 """Clients commit every 5 s by default; without commits for 3 periods and its session timeout, a member is quiet."""
 
 COMMITS_STOPPED_MS: Final = 300_000
-"""A reader without membership is stopped if its last commit is older; Flink commits at checkpoints, minutes apart."""
+"""A reader without membership is stopped if its last commit is older, and stalled if its commits did not advance for as
+long while records wait; Flink commits at checkpoints, minutes apart."""
 ABANDONED_MS: Final = 86_400_000
 """A group without readers for this long is abandoned."""
 
@@ -64,11 +66,15 @@ class Partition:
 
 
 def progress(
-    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], topics: frozenset[str]
+    snapshot: GroupSnapshot,
+    partitions: Sequence[Partition],
+    events: Sequence[Event],
+    topics: frozenset[str],
+    commits: Progress | None,
 ) -> list[GroupFinding]:
-    """Reasons why records wait although no barrier is open."""
+    """Reasons why records wait although no barrier is open. `commits`: where `commits_without_members`."""
     return [
-        *_empty(snapshot, partitions, events),
+        *_empty(snapshot, partitions, events, commits),
         *_missing_topics(snapshot, topics),
         *_quiet(snapshot, partitions),
         *_idle(snapshot, partitions),
@@ -93,33 +99,82 @@ def _lag(partitions: Iterable[Partition]) -> int:
     return sum(partition.lag or 0 for partition in partitions)
 
 
-def _empty(snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event]) -> list[GroupFinding]:
+def commits_without_members(snapshot: GroupSnapshot, partitions: Sequence[Partition]) -> bool:
+    """Whether records wait for a group without members for which offsets are committed: do the offsets advance?"""
+    waiting = _committed(partitions)
+    last_commit_ms = _last_commit_ms(waiting)
+    is_recent = snapshot.now_ms - last_commit_ms < COMMITS_STOPPED_MS
+    return (
+        snapshot.state == GroupState.EMPTY and is_recent and _is_simple(snapshot, last_commit_ms) and _lag(waiting) > 0
+    )
+
+
+def _committed(partitions: Sequence[Partition]) -> list[Partition]:
+    return [partition for partition in partitions if partition.committed is not None]
+
+
+def _last_commit_ms(partitions: Sequence[Partition]) -> int:
+    return max((partition.commit_ms or 0 for partition in partitions), default=0)
+
+
+def _is_simple(snapshot: GroupSnapshot, last_commit_ms: int) -> bool:
+    """Whether readers that assign partitions themselves commit for an empty group."""
+    return not snapshot.protocol_type or last_commit_ms > snapshot.state_since_ms
+
+
+def _empty(
+    snapshot: GroupSnapshot, partitions: Sequence[Partition], events: Sequence[Event], commits: Progress | None
+) -> list[GroupFinding]:
     """Records wait for a group without members. It may have readers that assign partitions themselves."""
-    waiting = [partition for partition in partitions if partition.committed is not None]
+    waiting = _committed(partitions)
     if snapshot.state != GroupState.EMPTY or not _lag(waiting):
         return []
     evidence = tuple(
         f"{topic}: {counted(_lag(found), 'record')}" for topic, found in _by_topic(waiting).items() if _lag(found)
     )
-    last_commit_ms = max((partition.commit_ms or 0 for partition in waiting), default=0)
-    if not snapshot.protocol_type or last_commit_ms > snapshot.state_since_ms:
+    last_commit_ms = _last_commit_ms(waiting)
+    if _is_simple(snapshot, last_commit_ms):
+        if commits_without_members(snapshot, partitions):
+            return [_committing(snapshot, last_commit_ms, _lag(waiting), evidence, commits)]
         return [_without_members(snapshot, last_commit_ms, _lag(waiting), evidence)]
     return [_abandoned(snapshot, [event for event in events if event.kind in _LEAVE_EVENTS], _lag(waiting), evidence)]
 
 
+def _committing(
+    snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...], commits: Progress | None
+) -> GroupFinding:
+    """Flink, Spark and other readers that only commit: judged by when their offsets last advanced."""
+    committed = (
+        "The group has no members, but offsets are committed for it: "
+        f"the last {format_duration(snapshot.now_ms - last_commit_ms)} ago"
+    )
+    waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
+    stalled_ms = 0 if commits is None else snapshot.now_ms - commits.stalled_at_ms
+    if commits is not None and stalled_ms >= COMMITS_STOPPED_MS:
+        age = f"{'' if commits.is_begin else 'at least '}{format_duration(stalled_ms)}"
+        return GroupFinding(
+            "commits_stalled",
+            GroupSeverity.TROUBLE,
+            f"{committed}. They did not advance for {age}, while {waits}.",
+            evidence,
+            "The reader is at work and reads nothing (Flink and Spark commit at each checkpoint): look at its log, and "
+            "whether its source reaches the brokers.",
+        )
+    is_known = commits is not None and commits.is_begin
+    unknown = f" Whether they advance is not known: no lag samples of {format_duration(COMMITS_STOPPED_MS)}."
+    return GroupFinding(
+        "commits_without_members",
+        GroupSeverity.NOTE,
+        f"{committed}. {waits}.{'' if is_known else unknown}",
+        evidence,
+        "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
+    )
+
+
 def _without_members(snapshot: GroupSnapshot, last_commit_ms: int, lag: int, evidence: tuple[str, ...]) -> GroupFinding:
-    """Flink, Spark and other readers that only commit: judged by the age of the last commit."""
+    """Such readers that stopped: judged by the age of the last commit."""
     silent_ms = snapshot.now_ms - last_commit_ms
     waits = f"{counted(lag, 'record')} {either(lag, 'waits', 'wait')}"
-    if silent_ms < COMMITS_STOPPED_MS:
-        return GroupFinding(
-            "commits_without_members",
-            GroupSeverity.NOTE,
-            "The group has no members, but offsets are committed for it: "
-            f"the last {format_duration(silent_ms)} ago. {waits}.",
-            evidence,
-            "Readers that assign partitions themselves (assign(), Flink, Spark) commit without joining.",
-        )
     return GroupFinding(
         "empty_with_lag",
         GroupSeverity.TROUBLE if silent_ms < ABANDONED_MS else GroupSeverity.NOTE,

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final
 
+from tidegate.diagnosis.lag_samples import FRESH_S, Sample, fields_of, read_new, samples
 from tidegate.groups.offsets import split_field
-from tidegate.store.foreign_entries import Parsed, StreamEntry
+from tidegate.store.foreign_entries import StreamEntry
 from tidegate.store.store import Store
 
 SPAN_MS: Final = 30 * 60_000
@@ -22,13 +23,8 @@ SCANNED_MAX: Final = 6_000
 PARTITION_POINTS_MAX: Final = 100
 """Points of one partition's trend, which is drawn 96 pixels wide."""
 _POINTS_MAX: Final = 400
-_PAGE: Final = 500
 _PARTITIONS_PAGE: Final = 100
 """Entries per read for one group's partitions; each has up to 500 of them."""
-_NAMES: Final = (b"time", b"group")
-_HEAD: Final = 2 * len(_NAMES)
-"""Values of an entry before its partitions: time and group, each with its field name."""
-_FRESH_S: Final = 2.0
 _ONE_POINT_MS: Final = 1_000
 """Entries of a group within this time are one point: a round has several for large groups, and rounds may overlap."""
 
@@ -56,35 +52,13 @@ def total(time_ms: int, parts: Iterable[Lag]) -> Lag:
 
 def parse_sample(text: bytes, time_ms: int) -> Lag:
     """Parse what the sampler's `sample_text` wrote for a partition."""
-    fields = dict(part.split(b"=", 1) for part in text.split(b" ", 7)[:7])
+    fields = fields_of(text)
     records, next_ms = int(fields[b"lag"]), int(fields[b"next_time"])
     return Lag(time_ms, records, 0 if not records else max(time_ms - next_ms, 0) if next_ms >= 0 else None)
 
 
-class _Sample(NamedTuple):
-    """An entry: a group's partitions at one time, each with its text."""
-
-    time_ms: int
-    ref: str
-    texts: list[tuple[bytes, bytes]]
-
-    @staticmethod
-    def of(values: Sequence[bytes]) -> _Sample:
-        """Parse an entry's values. Raises ValueError if no sampler wrote it."""
-        names, (time_ms, ref) = tuple(values[:_HEAD:2]), values[1:_HEAD:2]
-        if names != _NAMES:
-            raise ValueError(f"it begins with {names!r}")
-        return _Sample(int(time_ms), ref.decode(), list(zip(values[_HEAD::2], values[_HEAD + 1 :: 2], strict=True)))
-
-
-def _samples(
-    page: Iterable[StreamEntry], store: Store, parse: Callable[[bytes, Sequence[bytes]], Parsed | None]
-) -> list[Parsed]:
-    return store.foreign_entries.leave_out(store.cluster_keys.lag, page, parse)
-
-
-def _parsed(_: bytes, values: Sequence[bytes]) -> tuple[_Sample, dict[bytes, Lag]]:
-    sample = _Sample.of(values)
+def _parsed(_: bytes, values: Sequence[bytes]) -> tuple[Sample, dict[bytes, Lag]]:
+    sample = Sample.of(values)
     return sample, {field: parse_sample(text, sample.time_ms) for field, text in sample.texts}
 
 
@@ -93,7 +67,7 @@ class LagTrend:
 
     def __init__(self) -> None:
         self._after = b""
-        self._read_s = -_FRESH_S
+        self._read_s = -FRESH_S
         self._reading = asyncio.Lock()
         self._points: defaultdict[str, deque[Lag]] = defaultdict(lambda: deque(maxlen=_POINTS_MAX))
         self._newest: dict[str, dict[bytes, Lag]] = {}
@@ -102,19 +76,15 @@ class LagTrend:
     async def read(self, store: Store) -> None:
         """Read new samples. Raises StoreUnavailable."""
         async with self._reading:
-            if monotonic() - self._read_s < _FRESH_S:
+            if monotonic() - self._read_s < FRESH_S:
                 return
             now_ms = store.clock.now_ms()
-            start = f"({self._after.decode()}" if self._after else str(now_ms - SPAN_MS)
-            while page := await store.read("XRANGE", store.cluster_keys.lag, start, "+", "COUNT", _PAGE):
-                await asyncio.to_thread(self._take, page, store)
-                self._after = page[-1][0]
-                start = f"({self._after.decode()}"
+            self._after = await read_new(store, self._after, now_ms - SPAN_MS, self._take)
             self._forget(now_ms - SPAN_MS)
             self._read_s = monotonic()
 
     def _take(self, page: Iterable[StreamEntry], store: Store) -> None:
-        for sample, parts in _samples(page, store, _parsed):
+        for sample, parts in samples(page, store, _parsed):
             if parts:
                 self._add(sample.ref, sample.time_ms, parts)
 
@@ -180,9 +150,9 @@ async def read_partitions(store: Store, ref: str) -> dict[Place, list[Lag]]:
 
 
 def _collect(page: Iterable[StreamEntry], store: Store, ref: str, found: defaultdict[bytes, _Samples]) -> None:
-    def parsed(_: bytes, values: Sequence[bytes]) -> _Sample | None:
+    def parsed(_: bytes, values: Sequence[bytes]) -> Sample | None:
         """A sample of this group. Its texts are parsed when they are drawn; whoever wrote the first wrote them all."""
-        sample = _Sample.of(values)
+        sample = Sample.of(values)
         if sample.ref != ref:
             return None
         for field, text in sample.texts[:1]:
@@ -190,7 +160,7 @@ def _collect(page: Iterable[StreamEntry], store: Store, ref: str, found: default
             parse_sample(text, sample.time_ms)
         return sample
 
-    for sample in _samples(page, store, parsed):
+    for sample in samples(page, store, parsed):
         for field, text in sample.texts:
             found[field].add(sample.time_ms, text)
 
