@@ -13,7 +13,8 @@ KEYS[3]  acknowledged  hash    group -> its last committed offset, the group's o
 ARGV[1]  group: the mirror's name
 ARGV[2]  committed offset
 ARGV[3]  limit of entries acknowledged, at least 2
-Returns  {NONE, entries acknowledged, 1 if there are more}; safe to run twice
+Returns  {NONE, entries acknowledged, 1 if there are more, or 2 if the offset is below the last one, and there is an
+         owner}; safe to run twice
 Errors   UNKNOWN_TOPIC_OR_PARTITION  there is no such stream
 ]]
 -- @include lib/errors
@@ -48,7 +49,7 @@ local function stand_at_least()
 end
 
 local function finish(count, more)
-  if more == 0 then redis.call("HSET", acknowledged, group, commit) end
+  if more ~= 1 then redis.call("HSET", acknowledged, group, commit) end
   return { ERROR.NONE, count, more }
 end
 
@@ -71,10 +72,11 @@ elseif #ids > 0 then
   local end_offset = entry and entry_end(entry) or 0
   if end_offset < offset then stand_at_least() end
   if end_offset > offset then table.remove(ids) end
-elseif redis.call("HGET", acknowledged, group) == commit then
-  return { ERROR.NONE, 0, 0 }
 else
+  local last = redis.call("HGET", acknowledged, group)
+  if last == commit then return { ERROR.NONE, 0, 0 } end
   stand_at_least()
+  if last and (tonumber(string.match(last, "^%d+")) or 0) > offset then return finish(0, 2) end
 end
 for first = 1, #ids, 1000 do
   redis.call("XACK", log, group, unpack(ids, first, math.min(first + 999, #ids)))

@@ -202,6 +202,20 @@ async def test_commits_without_members_move_the_position_of_an_empty_group(broke
         assert await shown.position() == position
 
 
+async def test_commit_without_members_moves_the_position_back(broker: WholeBroker, shown: Shown) -> None:
+    member, reader = broker.client(), broker.client("flink")
+    await member.own("t")
+    await member.fetch("t", 0)
+    await member.commit("t", 10)
+    await broker.mirrored()
+    await member.leave()
+
+    for offset, position in ((10, "9-1"), (3, "3-0"), (7, "5-0"), (0, "0-0")):
+        assert await reader.commit("t", offset) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.position() == position
+
+
 async def test_commit_beyond_pending_entries_of_former_members_moves_the_position(
     broker: WholeBroker, shown: Shown
 ) -> None:
@@ -231,10 +245,10 @@ async def test_commits_of_a_group_upgraded_to_epochs_move_its_position(broker: W
     )  # fmt: skip
     upgraded.member_id, upgraded.generation = "upgraded", joined.member_epoch
     await upgraded.fetch("t", 3)
-    assert await upgraded.commit("t", 10, version=9) is ErrorCode.none
-    await broker.mirrored()
-
-    assert await shown.position() == "9-1"
+    for offset, position in ((10, "9-1"), (3, "3-0"), (9, "9-0")):
+        assert await upgraded.commit("t", offset, version=9) is ErrorCode.none
+        await broker.mirrored()
+        assert await shown.position() == position
 
 
 async def test_commits_of_an_owner_that_reads_from_another_host_move_its_position(

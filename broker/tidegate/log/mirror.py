@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from itertools import starmap, zip_longest
+from itertools import chain, starmap, zip_longest
 from typing import Any, Final
 
 import structlog
@@ -312,6 +312,16 @@ class Mirror:
         partition.owners_s = float("-inf")
         await self._store.run(WITHDRAW_OWNER, partition.mirror_keys, owned.group_id, owned.record)
 
+    async def _withdraw_former(self, partition: PartitionNews, group_id: str) -> None:
+        """Withdraw an owner that left, or is of another generation: its last read is above what the group commits."""
+        group = self._store.stored_group_keys(partition.org, group_id).group
+        *generation, state = await self._store.command("HMGET", group, "id", "generation", "state")
+        record = await self._store.command("HGET", partition.keys.owners, group_id)
+        for owned in chain(*parse_owners({group_id.encode(): record or b""}).values()):
+            noted = [owned.owner.id.encode(), b"%d" % owned.owner.generation]
+            if state == b"Empty" or generation != noted:
+                await self._withdraw(partition, owned)
+
     def _put_back(self, partition: PartitionNews, connection: Connection, delivered: Delivered, most_s: float) -> None:
         if self._loop.time() - delivered.since_s < most_s:
             del delivered.bases[: -self._pending_max]
@@ -342,8 +352,10 @@ class Mirror:
         try:
             for offset in offsets:
                 more = 1
-                while more:
+                while more == 1:
                     _, more = await self._store.run(ACKNOWLEDGE, partition.mirror_keys, group_id, offset, _SLICE)
+                if more:  # it is below the last one
+                    await self._withdraw_former(partition, group_id)
         except KafkaError as error:
             if self._waits_for_redis(error):
                 partition.put_back_commits(group_id, offsets)
