@@ -31,13 +31,13 @@ async def back_after(server: ValkeyServer, store: Store, away_s: float) -> None:
 
 
 async def test_first_connection_is_no_return(own: tuple[ValkeyServer, Store]) -> None:
-    assert not own[1].outage.recently_recovered
+    assert not own[1].metadata_node.outage.recently_recovered
 
 
 async def test_short_absence_is_none(own: tuple[ValkeyServer, Store], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.store.redis_outage._SHORT_S", 60.0)  # however slowly the server starts
     await back_after(*own, 0.1)
-    assert not own[1].outage.recently_recovered
+    assert not own[1].metadata_node.outage.recently_recovered
 
 
 async def test_long_outage_is_recent_for_a_while(
@@ -45,6 +45,6 @@ async def test_long_outage_is_recent_for_a_while(
 ) -> None:
     monkeypatch.setattr("tidegate.store.redis_outage._RETURN_S", 60.0)
     await back_after(*own, 1.2)
-    assert own[1].outage.recently_recovered
+    assert own[1].metadata_node.outage.recently_recovered
     monkeypatch.setattr("tidegate.store.redis_outage._RETURN_S", 0.0)
-    assert not own[1].outage.recently_recovered
+    assert not own[1].metadata_node.outage.recently_recovered

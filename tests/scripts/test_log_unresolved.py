@@ -235,7 +235,7 @@ async def test_append_unknown_producer_after_redis_was_away_waits_for_its_first_
         log = logs.partition(TOPIC, 0)
         await append(log)
         # Its first batch was refused before it reached the log: the topic could not be looked up.
-        logs.store.outage.observe_wait(2.0)
+        logs.store.metadata_node.outage.observe_wait(2.0)
         assert await outcomes(log, of(9, 1)) == [StoreUnavailable]
         assert await stored(log, of(9, 0), of(9, 1)) == [1, 2]
 

@@ -353,7 +353,7 @@ async def test_replica_that_takes_over_is_found() -> None:
                 assert await store.command("EXISTS", key) == 0, "another node's keys are there all the while"
             await until(lambda: store.node(MOVING).control.connected and port_of(store, MOVING) != died.port)
             assert await store.command("GET", MOVING) == b"kept"
-            assert store.outage.recently_recovered
+            assert store.node(MOVING).outage.recently_recovered
             await until(lambda: store.loaded_scripts.are_functions)
             await expire_nothing(store, group_at(store, own, own.owner(MOVING)))
             assert library_count(own, own.owner(MOVING)) == 1

@@ -63,11 +63,12 @@ def group_script_args(store: Store, keys: GroupKeys, broker: str) -> list[Arg]:
 
 
 def extend_sessions_after_outage(store: Store, keys: GroupKeys, consumers: bool = False) -> None:
-    """Extend sessions after Redis was unavailable, so that the outage removes no member; `consumers` is for KIP-848.
+    """Extend sessions after the group's node was away, so that this removes no member; `consumers` is for KIP-848.
 
     The command is sent before the expiry script, on the same connection, so Redis runs it first.
     """
-    if store.outage.recently_recovered:
+    node = store.metadata_node if store.cluster is None else store.cluster.node(keys.group)
+    if node.outage.recently_recovered:
         members = keys.consumers if consumers else keys.members
         for deadlines in (keys.consumer_sessions, keys.revocations) if consumers else (keys.sessions,):
             store.send_script(EXTEND_SESSIONS_AFTER_OUTAGE, [keys.group, members, deadlines], [], _ignore)

@@ -140,7 +140,7 @@ class Admission:
     def _accepts_after_gap(self, state: LogState, item: QueuedBatch, verdict: Verdict) -> bool:
         answer = self._appends.unresolved.answer_behind(item, self._log.loop.time())
         if answer is None and verdict is Verdict.UNKNOWN_GAP:
-            if not self._log.store.outage.recently_recovered:
+            if not self._log.may_lack_batches:
                 return True
             answer = StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
         if answer is not None:

@@ -48,6 +48,12 @@ class OpenPartition:
         """Whether the log is closed."""
         return self._closed is not None
 
+    @property
+    def may_lack_batches(self) -> bool:
+        """Whether earlier batches of a producer may have been refused: Redis had been away, or their topic unknown."""
+        store = self.store
+        return store.node(self.keys.log).outage.recently_recovered or store.metadata_node.outage.has_returned
+
     def release(self) -> None:
         """Free the memory of an idle log that no other object refers to.
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tidegate.store.addresses import Address
 from tidegate.store.link import Link
 from tidegate.store.redis_clock import ServerClock, time_ms
+from tidegate.store.redis_outage import RedisOutage
 
 Lane = Literal["control", "data_out", "data_in", "durable"]
 Find = Callable[[], Awaitable[Address]]
@@ -24,8 +25,8 @@ class Node:
     """The lanes of one broker to one primary."""
 
     __slots__ = (
-        "clock", "closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "unknown_scripts",
-        "used_at",
+        "clock", "closed", "control", "data_in", "data_out", "durable", "has_functions", "lanes", "outage",
+        "unknown_scripts", "used_at",
     )  # fmt: skip
 
     def __init__(self, link: MakeLink, find: Find) -> None:
@@ -41,6 +42,9 @@ class Node:
         """SHAs of scripts that the server may not have; each is loaded ahead of its first call."""
         self.clock = ServerClock()
         """Observed in Redis Cluster only: `Store.clock` is the one of a single server."""
+        self.outage = RedisOutage()
+        self.control.on_down.append(lambda _: self.outage.down())
+        self.control.on_up.append(lambda _: self.outage.up())
         self.used_at = float("-inf")
         """Loop time when a node without slots last had slots, or was last named by a redirect."""
 
@@ -58,12 +62,20 @@ class Node:
     def ask_time(self) -> None:
         """Ask the server for its time."""
         asked_s = perf_counter()
+        self.outage.asked()
 
         def answered(reply: Any) -> None:
+            self.outage.answered()
             if isinstance(reply, list):
                 self.clock.observe(time_ms(reply), perf_counter() - asked_s)
 
         self.control.send(["TIME"], answered)
+
+    def take_over(self, before: Node) -> None:
+        """This node has keys of `before` now."""
+        self.outage.inherit(before.outage)
+        if self.control.connected:
+            self.outage.up()
 
     def leave(self, reason: str) -> None:
         """Drop every connection and connect again."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from tidegate.errors import StoreUnavailable
@@ -25,7 +25,6 @@ class Nodes(Protocol):
     """What a redirected command uses of the cluster."""
 
     redirect_count: Counter[int]
-    observe_wait: Callable[[float], None]
 
     def node(self, key: str) -> Node:
         """The node that owns a key's slot, as far as is known."""
@@ -124,7 +123,7 @@ class Redirected:
         link.send(args, on_reply)
 
     def _end(self, reply: Any) -> None:
-        self._cluster.observe_wait(self._loop.time() - self._began)
+        self._node.outage.observe_wait(self._loop.time() - self._began)
         self._on_reply(reply)
 
 

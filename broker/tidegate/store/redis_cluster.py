@@ -51,7 +51,7 @@ class RedisCluster:
     """The slot table, and a `Node` for each primary.
 
     `make` creates a node that is not started; `on_added` runs before it starts, `on_removed` before it is closed,
-    `on_moved` when slots changed owner. `observe_wait(seconds)` gets the delay of each redirected command.
+    `on_moved` when slots changed owner.
     """
 
     def __init__(
@@ -65,7 +65,6 @@ class RedisCluster:
         self.on_added: Callable[[Node], None]
         self.on_removed: Callable[[Node], None]
         self.on_moved: Callable[[], None]
-        self.observe_wait: Callable[[float], None]
         self._seeds = list(topology.hosts)
         self._address = address
         self._make = make
@@ -130,6 +129,7 @@ class RedisCluster:
         node, before = self.redirect_target(place), self._slots[slot]
         if before is not node:
             before.used_at = node.used_at  # answers may be on their way from there
+            node.take_over(before)
             self._slots[slot] = node
             self._slot_maps = []  # forces the next table to be applied
             self.on_moved()
@@ -275,6 +275,9 @@ class RedisCluster:
                 now = asyncio.get_running_loop().time()
                 for node in set(self._slots) - set(slots):
                     node.used_at = now if node.up else float("-inf")  # answers may be on their way from there
+                for before, node in set(zip(self._slots, slots, strict=True)):
+                    if node is not before:
+                        node.take_over(before)
                 self._slots = slots
                 self.on_moved()
         self._retire()

@@ -1,9 +1,8 @@
-"""Detect recent outages of Redis: deadlines that passed during an outage say nothing about clients."""
+"""Detect recent outages of a Redis node: deadlines that passed during an outage say nothing about clients."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 _SHORT_S: Final = 1.0
@@ -13,40 +12,58 @@ _RETURN_S: Final = 5.0
 
 
 class RedisOutage:
-    """Tracks outages: one begins when any node is down and ends when `all_up()`.
+    """The outages of one node, which concern its keys only.
 
     A server that still loads its data is not connected (see `Link`), so it counts as down.
     """
 
-    def __init__(self, all_up: Callable[[], bool]) -> None:
-        self._all_up = all_up
+    __slots__ = ("_asked_at", "_down_at", "_loop", "_returned_at")
+
+    def __init__(self) -> None:
         self._loop = asyncio.get_event_loop()
+        self._asked_at: float | None = None
         self._down_at: float | None = None
         self._returned_at = float("-inf")
 
     @property
     def recently_recovered(self) -> bool:
-        """Whether Redis is down for more than `_SHORT_S`, or was until a moment ago."""
+        """Whether the node is down for more than `_SHORT_S`, or was until a moment ago."""
         if self._down_at is not None:
-            self.up()  # the connection that ended may be one of a removed node, which never comes back
-        now = self._loop.time()
-        if self._down_at is not None:
-            return now - self._down_at > _SHORT_S
-        return now - self._returned_at < _RETURN_S
+            return self._loop.time() - self._down_at > _SHORT_S
+        return self._loop.time() - self._returned_at < _RETURN_S
+
+    @property
+    def has_returned(self) -> bool:
+        """Whether the node was down for more than `_SHORT_S` until a moment ago."""
+        return self._loop.time() - self._returned_at < _RETURN_S
 
     def down(self) -> None:
-        """A node was disconnected."""
+        """The node was disconnected."""
         if self._down_at is None:
-            self._down_at = self._loop.time()
+            self._down_at = self._loop.time() if self._asked_at is None else self._asked_at
 
     def up(self) -> None:
-        """A node was connected, or removed."""
-        if self._down_at is None or not self._all_up():
-            return
-        self.observe_wait(self._loop.time() - self._down_at)
-        self._down_at = None
+        """The node was connected."""
+        if self._down_at is not None:
+            self.observe_wait(self._loop.time() - self._down_at)
+            self._down_at = None
+
+    def asked(self) -> None:
+        """A command was sent that a server answers at once."""
+        if self._asked_at is None:
+            self._asked_at = self._loop.time()
+
+    def answered(self) -> None:
+        """Such a command was answered, or failed."""
+        self._asked_at = None
 
     def observe_wait(self, seconds: float) -> None:
         """A command was delayed for `seconds`, which is an outage for its keys."""
         if seconds > _SHORT_S:
             self._returned_at = self._loop.time()
+
+    def inherit(self, before: RedisOutage) -> None:
+        """Keys of another node are at this one now, and with them what its outage means: `up` follows."""
+        self._returned_at = max(self._returned_at, before._returned_at)
+        began = [at for at in (self._down_at, before._down_at, before._asked_at) if at is not None]
+        self._down_at = min(began, default=None)

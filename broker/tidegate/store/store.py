@@ -32,7 +32,6 @@ from tidegate.store.pubsub import PubSub
 from tidegate.store.redirected import Redirected
 from tidegate.store.redis_clock import RedisClock
 from tidegate.store.redis_cluster import RedisCluster
-from tidegate.store.redis_outage import RedisOutage
 from tidegate.store.scripts import Script
 from tidegate.store.slots import is_refusal
 from tidegate.store.wrong_types import WrongTypes
@@ -62,7 +61,6 @@ class Store:
         self.cluster_keys = ClusterKeys(settings.key_prefix)
         self.clock = RedisClock()
         self.primary = Primary(settings)
-        self.outage = RedisOutage(lambda: all(node.control.connected for node in self.nodes))
         self.cluster: RedisCluster | None = None
         self.foreign_entries = ForeignEntries()
         self.loaded_scripts = LoadedScripts(lambda: self.nodes)
@@ -99,15 +97,12 @@ class Store:
 
     def _node(self, find: Find) -> Node:
         node = Node(self._link, find)
-        node.control.on_down.append(lambda _: self.outage.down())
-        node.control.on_up.append(lambda _: self.outage.up())
         node.control.on_up.append(lambda _: self.loaded_scripts.load(node))
         return node
 
     def _cluster(self) -> RedisCluster:
         cluster = RedisCluster(self.primary.topology, self.primary.at, self._node, self.cluster_keys.info)
         cluster.on_added, cluster.on_removed, cluster.on_moved = self._added, self._removed, self._moved
-        cluster.observe_wait = self.outage.observe_wait
         return cluster
 
     # -- nodes
@@ -164,8 +159,6 @@ class Store:
     def _removed(self, node: Node) -> None:
         for _, removed in self._followers:
             removed(node)
-        self.outage.down()  # as when a connection ends: over once every remaining node is up
-        self.outage.up()
 
     def _moved(self) -> None:
         if self.cluster is not None:

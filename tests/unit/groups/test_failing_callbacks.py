@@ -40,7 +40,7 @@ class FakeStore:
         self.settings = Settings(coordinator_shards=1)
         self.cluster_keys = ClusterKeys("t")
         self.clock = SimpleNamespace(is_known=False)
-        self.outage = SimpleNamespace(recently_recovered=False)
+        self.metadata_node = SimpleNamespace(outage=SimpleNamespace(recently_recovered=False))
         self.scripts: list[Callable[[Any], None]] = []
         self.sent: list[tuple[Sequence[Any], Callable[[Any], None]]] = []
         self.replies: dict[str, Any] = {}

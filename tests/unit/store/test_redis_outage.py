@@ -1,4 +1,4 @@
-"""When Redis counts as just recovered, on a clock that is stepped."""
+"""When a node of Redis counts as just recovered, on a clock that is stepped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import pytest
 from tidegate.store.redis_outage import RedisOutage
 
 
-class Nodes:
-    """Whether all nodes are connected, and the clock."""
+class SteppedLoop:
+    """The clock."""
 
     def __init__(self) -> None:
-        self.up = True
         self.now_s = 100.0
 
     def time(self) -> float:
@@ -19,40 +18,96 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Nodes:
-    return Nodes()
+def loop() -> SteppedLoop:
+    return SteppedLoop()
 
 
 @pytest.fixture
-async def outage(nodes: Nodes) -> RedisOutage:
-    opened = RedisOutage(lambda: nodes.up)
-    opened._loop = nodes  # type: ignore[assignment]
+async def outages(loop: SteppedLoop) -> tuple[RedisOutage, RedisOutage]:
+    """Of two nodes."""
+    opened = RedisOutage(), RedisOutage()
+    for one in opened:
+        one._loop = loop  # type: ignore[assignment]
     return opened
 
 
-async def test_outage_counts_until_a_while_after_all_nodes_are_up(nodes: Nodes, outage: RedisOutage) -> None:
-    nodes.up = False
+Outages = tuple[RedisOutage, RedisOutage]
+
+
+async def test_outage_counts_until_a_while_after_the_node_is_up(loop: SteppedLoop, outages: Outages) -> None:
+    outage, _ = outages
     outage.down()
     assert not outage.recently_recovered  # short absences are covered by retries
-    nodes.now_s += 3.0
+    loop.now_s += 3.0
     assert outage.recently_recovered
+    assert not outage.has_returned
 
-    nodes.up = True
     outage.up()
-    nodes.now_s += 4.0
+    loop.now_s += 4.0
     assert outage.recently_recovered
-    nodes.now_s += 2.0
+    assert outage.has_returned
+    loop.now_s += 2.0
     assert not outage.recently_recovered
 
 
-async def test_connection_of_a_removed_node_that_ends_later_is_no_lasting_outage(
-    nodes: Nodes, outage: RedisOutage
+async def test_outage_of_one_node_is_none_of_another(loop: SteppedLoop, outages: Outages) -> None:
+    outages[0].down()
+    loop.now_s += 60.0
+
+    assert [one.recently_recovered for one in outages] == [True, False]
+
+
+async def test_inherit_of_a_node_that_is_away_lasts_until_the_new_one_is_up(
+    loop: SteppedLoop, outages: Outages
 ) -> None:
-    """No connection comes up behind it, and while Redis counts as recovered, dead members are kept."""
-    outage.down()
-    nodes.now_s += 60.0
-    assert outage.recently_recovered  # noticed only now
-    nodes.now_s += 6.0
+    before, outage = outages
+    before.down()
+    loop.now_s += 3.0
+    outage.inherit(before)
+    loop.now_s += 60.0
+    assert outage.recently_recovered
+
+    outage.up()
+    loop.now_s += 4.0
+    assert outage.recently_recovered
+    loop.now_s += 2.0
     assert not outage.recently_recovered
-    nodes.now_s += 600.0
+
+
+async def test_inherit_of_a_node_that_does_not_answer_counts_from_its_oldest_command(
+    loop: SteppedLoop, outages: Outages
+) -> None:
+    before, outage = outages
+    before.asked()
+    loop.now_s += 1.5
+    before.asked()
+    loop.now_s += 0.5
+    outage.inherit(before)
+    outage.up()
+
+    assert outage.recently_recovered
+
+
+async def test_inherit_of_a_node_that_answers_is_no_outage(loop: SteppedLoop, outages: Outages) -> None:
+    before, outage = outages
+    before.asked()
+    loop.now_s += 3.0
+    before.answered()
+    before.asked()
+    outage.inherit(before)
+    outage.up()
+
+    assert not outage.recently_recovered
+
+
+async def test_inherit_of_a_node_that_has_just_returned_lasts_as_long_as_there(
+    loop: SteppedLoop, outages: Outages
+) -> None:
+    before, outage = outages
+    before.observe_wait(2.0)
+    loop.now_s += 3.0
+    outage.inherit(before)
+    outage.up()
+    assert outage.recently_recovered
+    loop.now_s += 3.0
     assert not outage.recently_recovered

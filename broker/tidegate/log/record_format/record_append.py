@@ -292,7 +292,7 @@ class RecordAppends:
             return behind
         if verdict != _UNKNOWN_GAP or (item.transaction is not None and item.transaction.from_zero):
             return OutOfOrderSequenceNumber()
-        if self._log.store.outage.recently_recovered:
+        if self._log.may_lack_batches:
             return StoreUnavailable("Redis was away: batches before it may have been refused before they got here")
         return None
 
