@@ -74,9 +74,7 @@ class Appends:
         self._waiting = WaitingBatches()
         self._in_flight: InFlightEntry | None = None
         self.unresolved = Unresolved(log.settings.broker_lease_timeout_ms / 1000)
-        self._scheduled = False
-        self._is_refreshing = False
-        self._loading = False
+        self._scheduled = self._is_refreshing = self._loading = False
         self._timer: asyncio.TimerHandle | None = None
         self._commands = Commands(log.keys)
         self.admission = Admission(log, self, high_watermark)
@@ -345,8 +343,8 @@ class Appends:
         """Resolve this process's append of `entry`, which was read from the log, if its outcome was unknown."""
         writer, _, counter = entry.writer.rpartition(b":")
         if writer == self._log.writer.name:
-            sent = self.unresolved.entries.pop(int(counter), None)
-            if sent is not None and sent.base == entry.base:
+            sent = self.unresolved.take(int(counter), entry.base)
+            if sent is not None:
                 self._resolve(sent)
 
     def discard_unresolved_below(self, end: int) -> None:
@@ -393,6 +391,8 @@ class Appends:
         """Answer every queued batch with `failure`, or with REQUEST_TIMED_OUT where it may be stored."""
         if isinstance(failure, UnknownTopicOrPartition):
             self.unresolved.clear()
+            if self._in_flight is not None:  # nothing resolves it now
+                self._queue.extendleft(reversed(self._in_flight.items))
         self._waiting.requeue_all(self._queue)
         queue, self._queue = self._queue, deque()
         for item in queue:

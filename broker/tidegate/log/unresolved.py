@@ -75,6 +75,11 @@ class Unresolved:
         for item in sent.items:
             item.unresolved_in += (sent.counter,)
 
+    def take(self, counter: int, base: int) -> InFlightEntry | None:
+        """Remove and return the entry that was found in the log at `base`; None if it was sent for another offset."""
+        sent = self.entries.get(counter)
+        return self.entries.pop(counter) if sent is not None and sent.base == base else None
+
     def discard_below(self, end: int, in_flight: InFlightEntry | None) -> None:
         """The log was read up to `end`: unresolved entries below it are not in the log and never will be."""
         if self.entries:
