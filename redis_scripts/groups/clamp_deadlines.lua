@@ -1,7 +1,9 @@
 #!lua flags=allow-oom
 --[[ Limit the deadlines of one group to now plus their timeouts, after Redis's clock stepped back.
 
-KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines
+A pending member id gets the longest session timeout of the members. The last session grace was granted now at the latest.
+
+KEYS[1]   group          hash    state, generation, round, leader, protocol, deadlines, spared_at
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
@@ -28,12 +30,13 @@ Errors    none
 local group = load_group()
 if group.absent then return { ERROR.NONE, 0 } end
 local clamped = 0
+local pending_until = group.now + math.max(tallies.max_session_timeout(group), SWEEP.GAP_MS)
 
 local scores = redis.call("ZRANGE", group.keys.sessions, 0, -1, "WITHSCORES")
 for i = 1, #scores, 2 do
   local record = redis.call("HGET", group.keys.members, scores[i])
-  local latest = record and group.now + string.match(record, MEMBER.SESSION_TIMEOUT)
-  if latest and tonumber(scores[i + 1]) > latest then
+  local latest = record and group.now + string.match(record, MEMBER.SESSION_TIMEOUT) or pending_until
+  if tonumber(scores[i + 1]) > latest then
     redis.call("ZADD", group.keys.sessions, string.format("%.0f", latest), scores[i])
     clamped = clamped + 1
   end
@@ -48,6 +51,8 @@ end
 local longest = tallies.max_rebalance_timeout(group)
 clamp("join_deadline", group.now + math.max(longest, group.prev_state == STATE.EMPTY and group.initial_delay or 0))
 clamp("sync_deadline", group.now + longest)
+local spared_at = tonumber(redis.call("HGET", group.keys.group, "spared_at") or 0)
+if spared_at > group.now then state.put(group, "spared_at", group.now) end
 group.change.session_moved = true
 finish(group)
 return { ERROR.NONE, clamped }

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Limit the deadlines of one KIP-848, share or streams group to now plus their timeouts, after Redis's clock stepped back.
 
-KEYS[1]  group        hash  rollout_grace_ms, the longest time that a member may be away beyond its session
+KEYS[1]  group        hash  rollout_grace_ms, the longest time that a member may be away beyond its session; spared_at
 KEYS[2]  consumers    hash  member id -> its record
 KEYS[3]  sessions     zset  member id -> session deadline, ms
 KEYS[4]  revocations  zset  member id -> deadline to confirm a revocation, or until which its successor is awaited, ms
@@ -28,6 +28,8 @@ local function clamp(key, timeout)
   end
 end
 
+local spared_at = tonumber(call("HGET", KEYS[1], "spared_at") or 0)
+if spared_at > now then call("HSET", KEYS[1], "spared_at", string.format("%.0f", now)) end
 clamp(KEYS[3], CONSUMER.SESSION_TIMEOUT)
 clamp(KEYS[4], CONSUMER.REBALANCE_TIMEOUT)
 if earliest then call("ZADD", KEYS[5], "XX", "LT", string.format("%.0f", earliest), ARGV[1]) end

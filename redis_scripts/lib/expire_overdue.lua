@@ -36,10 +36,9 @@ end
 
 -- The same for a barrier that began before that time, while members are missing.
 local function grant_barrier(group, field)
-  local resumed_at, longest = sweep_resumed_at(group.keys.deadlines, group.now), 0
+  local resumed_at = sweep_resumed_at(group.keys.deadlines, group.now)
   if group[field] - tallies.max_rebalance_timeout(group) >= resumed_at then return false end
-  for timeout_ms in pairs(tallies.read(group).session_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
-  local granted = resumed_at + longest
+  local granted = resumed_at + tallies.max_session_timeout(group)
   if group.change.at >= granted or granted <= group.now then return false end
   state.put(group, field, granted)
   return true

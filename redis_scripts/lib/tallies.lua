@@ -49,6 +49,12 @@ function tallies.read(group)
   return counted
 end
 
+function tallies.max_session_timeout(group)
+  local longest = 0
+  for timeout_ms in pairs(tallies.read(group).session_timeout_ms) do longest = math.max(longest, tonumber(timeout_ms)) end
+  return longest
+end
+
 function tallies.max_rebalance_timeout(group)
   local longest, timeouts = 0, tallies.read(group).rebalance_timeout_ms
   if next(timeouts) == nil and tallies.correct(group) then timeouts = tallies.read(group).rebalance_timeout_ms end

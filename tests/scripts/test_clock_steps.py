@@ -126,6 +126,54 @@ async def test_sweep_clock_stepped_back_redis_is_lost_on_the_way_is_limited_late
     assert not [item for item in due if item.startswith(b"clock|")]
 
 
+async def test_sweep_clock_stepped_back_assigned_member_id_that_is_not_used_blocks_no_join_phase(world: World) -> None:
+    """Its client got MEMBER_ID_REQUIRED and died."""
+    await given_swept(world)
+    a, b = world.peers
+    await world.peer("c").claim_id()
+    await world.clock.advance(-120_000)
+    await pass_time(world, 11_000, "a", "b")
+    rejoins = [await a.start_join(), await b.start_join()]
+    await world.observe()
+
+    assert await world.state() == ("CompletingRebalance", 2)
+    assert all(one.done() for one in rejoins)
+
+
+async def test_sweep_clock_stepped_back_assigned_member_id_of_an_empty_group_expires(world: World) -> None:
+    await world.peer("c").claim_id()
+    world.sweeping = False
+    await sweep(world)
+    await world.clock.advance(-120_000)
+    await pass_time(world, 11_000)
+
+    assert await world.store.command("HLEN", world.keys.pending) == 0
+
+
+async def test_sweep_clock_stepped_back_assigned_member_id_keeps_its_time(world: World) -> None:
+    await given_swept(world)
+    c = world.peer("c")
+    await c.claim_id()
+    await world.clock.advance(-120_000)
+    await pass_time(world, 9_000, "a", "b")
+
+    joining = await c.start_join()
+    assert await world.state() == ("PreparingRebalance", 1)
+    del joining
+
+
+async def test_session_grace_clock_stepped_back_is_granted_again_in_time(world: World) -> None:
+    await given_swept(world)
+    shard = world.keys.shard_keys.shard
+    assert await expiry.grant_session_grace(world.store, shard) == 2
+    await world.clock.advance(-120_000)
+    await pass_time(world, 29_000, "a", "b")
+    assert await expiry.grant_session_grace(world.store, shard) == 0
+
+    await pass_time(world, 2_000, "a", "b")
+    assert await expiry.grant_session_grace(world.store, shard) == 2
+
+
 async def given_faulty(world: World, kind: str = "classic") -> GroupKeys:
     """A group of the same shard with a key of another type; its deadline is due, and its name is the first."""
     shard = world.keys.shard_keys.shard
@@ -249,6 +297,20 @@ async def test_consumers_clock_stepped_back_silent_member_is_removed_in_time(con
         await sweep_consumers(consumers)
 
     assert {*(await consumers.group()).members} == {a.member_id}
+
+
+async def test_consumers_session_grace_clock_stepped_back_is_granted_again_in_time(consumers: ConsumerWorld) -> None:
+    members = await consumers.joined(consumers.peer("a", "t4"), consumers.peer("b", "t4"))
+    await sweep_consumers(consumers)
+    shard = consumers.keys.shard_keys.shard
+    assert await expiry.grant_session_grace(consumers.store, shard) == 2
+    await consumers.clock.advance(-3_600_000)
+    await sweep_consumers(consumers)
+    for _ in range(150):  # three session timeouts, and more
+        await consumers.advance(1_000, members)
+        await sweep_consumers(consumers)
+
+    assert await expiry.grant_session_grace(consumers.store, shard) == 2
 
 
 async def test_consumers_clock_stepped_back_revocation_times_out(consumers: ConsumerWorld) -> None:

@@ -139,7 +139,7 @@ async def clamp_deadlines(store: Store, shard: int, broker: str = "") -> int:
 
     Returns the number of deadlines. Raises StoreUnavailable.
     """
-    groups, clamped = await _groups_with_members(store, shard), 0
+    groups, clamped = await _groups_with_deadlines(store, shard), 0
     for at in range(0, len(groups), _AT_ONCE):
         calls = {keys.ref: _clamp_group(store, keys, kind, broker) for keys, kind in groups[at : at + _AT_ONCE]}
         counts, faulty = await gather_readable(calls)
@@ -162,11 +162,32 @@ async def _clamp_group(store: Store, keys: GroupKeys, kind: str, broker: str) ->
 async def _groups_with_members(store: Store, shard: int) -> list[tuple[GroupKeys, str]]:
     """The groups of a shard that have members, each with its type."""
     listed = await store.command("HGETALL", store.shard_keys(shard).groups)
+    return _of_kinds(store, {name: kind for name, kind in listed.items() if _EMPTY not in kind})
+
+
+async def _groups_with_deadlines(store: Store, shard: int) -> list[tuple[GroupKeys, str]]:
+    """The same, and the empty groups with member ids that were assigned and have not joined."""
+    listed, due = await _read_indices(store, shard)
+    assigned = {one.name for one in due if one.kind == _SESSION}
+    return _of_kinds(
+        store, {name: kind for name, kind in listed.items() if _EMPTY not in kind or decode_name(name) in assigned}
+    )
+
+
+def _of_kinds(store: Store, listed: Mapping[bytes, bytes]) -> list[tuple[GroupKeys, str]]:
     return [
         (group_of(store, decode_name(name)), kind.partition(b" ")[0].decode(errors="replace"))
         for name, kind in listed.items()
-        if _EMPTY not in kind
     ]
+
+
+async def _read_indices(store: Store, shard: int) -> tuple[dict[bytes, bytes], set[Due]]:
+    """The shard's groups with their types and states, and its deadlines. Raises StoreUnavailable."""
+    keys = store.shard_keys(shard)
+    listed, deadlines = await read_in_order(
+        store, store.command, ("HGETALL", keys.groups), ("ZRANGE", keys.deadlines, 0, -1)
+    )
+    return listed, {one for item in deadlines if (one := Due.parse(item)) is not None}
 
 
 async def verify_index(store: Store, shard: int, broker: str = "") -> int:
@@ -175,11 +196,7 @@ async def verify_index(store: Store, shard: int, broker: str = "") -> int:
     Without its deadline a group whose members are all gone would never expire; without its name it would not be
     listed. Returns the number of groups. Raises StoreUnavailable.
     """
-    keys = store.shard_keys(shard)
-    listed, deadlines = await read_in_order(
-        store, store.command, ("HGETALL", keys.groups), ("ZRANGE", keys.deadlines, 0, -1)
-    )
-    due = {one for item in deadlines if (one := Due.parse(item)) is not None}
+    listed, due = await _read_indices(store, shard)
     with_members = {
         decode_name(name) for name, kind in listed.items() if _EMPTY not in kind and kind.startswith(_CLASSIC)
     }
