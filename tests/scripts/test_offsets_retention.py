@@ -10,12 +10,10 @@ import pytest
 from tests.scripts.test_offsets_commit import commit_request
 from tests.support.clock import SteppedClock
 from tests.support.handlers import Broker, FakeCatalog, given_group, topic
-from tidegate.groups import retention
 from tidegate.groups.offsets import entry_json
 from tidegate.groups.retention import Retention, sweep
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
-from tidegate.store.redis_clock import ServerClock
 from tidegate.store.store import Store
 
 WEEK_MS = 7 * 24 * 3_600_000
@@ -231,8 +229,7 @@ async def test_sweep_expires_no_offsets_while_the_clock_of_the_node_differs(
     broker = Broker(clock_store, FakeCatalog(T1))
     await broker.ask(commit_request(9))
     await clock.advance(WEEK_MS)
-    own = ServerClock()
-    monkeypatch.setattr(retention, "clock_of", lambda store, key: own)
+    own = clock_store.node(keys.group).clock
     monkeypatch.setattr(Store, "is_sharded", property(lambda store: True))
     for difference_ms in (None, 8 * 86_400_000):
         own.difference_ms = difference_ms

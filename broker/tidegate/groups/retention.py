@@ -14,7 +14,7 @@ from tidegate.groups.expiry import group_of, read_group_names
 from tidegate.groups.offsets import offset_field, split_field
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_readable, log_faulty
-from tidegate.store.clocks import clock_of
+from tidegate.store.clocks import may_expire
 from tidegate.store.keys import GroupKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -79,18 +79,13 @@ async def sweep(store: Store, shards: Iterable[int], broker: str, on_gone: OnGon
     expired = 0
     for shard in shards:
         names = await read_group_names(store, shard, _SWEEP)
-        groups = [keys for keys in (group_of(store, name) for name in names) if _agrees(store, keys)]
+        groups = [keys for keys in (group_of(store, name) for name in names) if may_expire(store, keys.group)]
         for start in range(0, len(groups), _GROUPS_AT_ONCE):
             batch = groups[start : start + _GROUPS_AT_ONCE]
             counts, faulty = await gather_readable({keys.ref: expire(store, keys, broker, on_gone) for keys in batch})
             log_faulty(_SWEEP, faulty)
             expired += sum(counts.values())
     return expired
-
-
-def _agrees(store: Store, keys: GroupKeys) -> bool:
-    """Whether the clock by which offsets expire may be right; without Redis Cluster the sweep asked before."""
-    return not store.is_sharded or clock_of(store, keys.group).agrees
 
 
 async def expire(store: Store, keys: GroupKeys, broker: str, on_gone: OnGone | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tidegate.log.producers_table import PRODUCER_ID_EXPIRATION_MS
+from tidegate.store.clocks import clock_of, may_expire
 from tidegate.store.scripts import Script
 
 if TYPE_CHECKING:
@@ -27,19 +28,25 @@ _SAMPLES: Final = 100
 async def apply_retention(log: RecordLog) -> None:
     """Remove idle producers; records older than retention.ms by their ids; the oldest above retention.bytes in Redis.
 
+    Times are of the log's node, which wrote the ids: if its clock may be wrong, nothing is removed by time.
     Raises UnknownTopicOrPartition, StoreUnavailable.
     """
     config = log.topic.config
-    await _expire_producers(log)
-    if config.retention_ms >= 0:
-        oldest_ms = log.store.clock.now_ms() - config.retention_ms
-        ends = await log.read_ends()
-        limit = min(oldest_ms << log.ids.bits, ends.end)
-        if ends.length and ends.first_offset < limit:
-            await log.trim(limit)
-            logger.info("log_trimmed", log=log.keys.log, log_start=limit, before=ends.log_start)
+    if may_expire(log.store, log.keys.log):
+        await _expire_producers(log)
+        if config.retention_ms >= 0:
+            await _limit_time(log, config.retention_ms)
     if config.retention_bytes >= 0:
         await _limit_bytes(log, config.retention_bytes)
+
+
+async def _limit_time(log: RecordLog, retention_ms: int) -> None:
+    oldest_ms = clock_of(log.store, log.keys.log).now_ms() - retention_ms
+    ends = await log.read_ends()
+    limit = min(oldest_ms << log.ids.bits, ends.end)
+    if ends.length and ends.first_offset < limit:
+        await log.trim(limit)
+        logger.info("log_trimmed", log=log.keys.log, log_start=limit, before=ends.log_start)
 
 
 async def _expire_producers(log: RecordLog) -> None:
