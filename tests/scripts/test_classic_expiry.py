@@ -9,7 +9,8 @@ import pytest
 from tests.support.groups import World
 from tests.support.steps import poll_deadlines
 from tidegate.cluster.deadlines import HOLD_MS, LATE_MS, TAKE_DUE, Deadlines, Due
-from tidegate.groups.expiry import GroupExpiry, expire_group, group_of
+from tidegate.groups.expiry import GroupExpiry, expire_group
+from tidegate.groups.group_index import group_of
 from tidegate.store.store import Store
 
 

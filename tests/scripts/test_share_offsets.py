@@ -12,6 +12,7 @@ from tests.kit.wire import request
 from tests.support.log_broker import Connection
 from tests.support.shares import ACCEPT, ShareWorld, code
 from tidegate.groups.share import offsets
+from tidegate.groups.share.partitions import partitions_of
 
 DESCRIBE, ALTER, DELETE, DELETE_GROUPS, LIST_GROUPS, DESCRIBE_GROUPS = 90, 91, 92, 42, 16, 15
 LEGACY_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 33, 74
@@ -86,13 +87,13 @@ async def test_describe_share_offsets_repeated_group_is_read_once(
     shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await altered(shares, ("t1", 0, 5)) == "NONE"
-    partitions_of, asked = offsets.partitions_of, list[str]()
+    asked: list[str] = []
 
     async def counted(store: Any, keys: Any) -> Any:
         asked.append(keys.group)
         return await partitions_of(store, keys)
 
-    monkeypatch.setattr(offsets, "partitions_of", counted)
+    monkeypatch.setattr("tidegate.apis.share_offsets.partitions_of", counted)
     group = {"group_id": "jobs", "topics": None}
     found = (await admin(shares).ask(request(DESCRIBE, 1, groups=[group] * 300))).groups
 
@@ -380,3 +381,16 @@ async def test_offsets_of_many_partitions_are_altered_in_several_scripts(
 
     assert sizes == [2, 2, 1]
     assert [await shares.start_offset("many", index) for index in range(5)] == [3] * 5
+
+
+async def test_describe_leaves_out_share_partitions_with_a_foreign_name(shares: ShareWorld) -> None:
+    a = shares.member("a")
+    await shares.joined(a)
+    await shares.produce(1)
+    assert await a.fetch(0) == "0-0x1"
+    store = shares.brokers[0].store
+    before = await partitions_of(store, shares.keys)
+    await store.command("HSET", shares.keys.shares, "foreign", "x", b"\xff:0", "y")
+
+    assert await partitions_of(store, shares.keys) == before
+    assert list(before.values()) == ["t1"]

@@ -24,6 +24,7 @@ from tidegate.errors import (
     UnknownTopicOrPartition,
 )
 from tidegate.groups.share import offsets
+from tidegate.groups.share.partitions import partitions_of
 from tidegate.groups.share.records import Progress
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.protocol import error_responses
@@ -88,7 +89,7 @@ async def describe_offsets(call: Call, request: DescribeShareGroupOffsetsRequest
 
 async def _describe(call: Call, group: DescribeShareGroupOffsetsRequestGroup) -> Any:
     keys = _keys(call, group.group_id)
-    known = await offsets.partitions_of(call.store, keys)
+    known = await partitions_of(call.store, keys)
     if group.topics is None:
         wanted: dict[str, list[int]] = {}
         for partition, name in known.items():
@@ -222,7 +223,7 @@ async def delete_offsets(call: Call, request: DeleteShareGroupOffsetsRequest) ->
     if not await offsets.is_share_group(call.store, keys):
         raise GroupIdNotFound
     await _expire(call, keys)
-    known = await offsets.partitions_of(call.store, keys)
+    known = await partitions_of(call.store, keys)
     removed: list[SharePartition] = []
     responses = []
     for topic in request.topics:

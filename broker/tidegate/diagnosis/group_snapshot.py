@@ -27,7 +27,7 @@ from tidegate.groups.expiry import expire_group
 from tidegate.groups.model import GroupState
 from tidegate.groups.offsets import UNSTABLE_FIELD, split_field
 from tidegate.groups.share import stored as share_stored
-from tidegate.groups.share.offsets import partitions_of
+from tidegate.groups.share.partitions import partitions_of
 from tidegate.groups.share.records import ShareRecords
 from tidegate.settings import Settings
 from tidegate.store.in_order import read_in_order

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.groups.expiry import group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.group_index import group_of
 from tidegate.groups.model import GroupState
 from tidegate.store.keys import GroupKeys
 from tidegate.store.store import Store

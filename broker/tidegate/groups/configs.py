@@ -13,7 +13,7 @@ from secrets import token_hex
 from typing import Final
 
 from tidegate.errors import InvalidConfig, InvalidRequest
-from tidegate.groups.expiry import group_of
+from tidegate.groups.group_index import group_of
 from tidegate.groups.share.starting import LATEST, RESET_CONFIG, check_reset
 from tidegate.list_configs import check_length
 from tidegate.settings import Settings

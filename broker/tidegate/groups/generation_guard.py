@@ -26,8 +26,8 @@ import structlog
 from tidegate.cluster.clean_shutdown import begin_serving
 from tidegate.errors import StoreUnavailable
 from tidegate.groups.expire_and_retry import BrokerName, group_script_args, group_script_keys, nobody
-from tidegate.groups.expiry import decode_name, group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.group_index import decode_name, group_of
 from tidegate.groups.model import GroupState
 from tidegate.groups.waiters import GroupStatus
 from tidegate.store.calls import gather_readable, log_faulty

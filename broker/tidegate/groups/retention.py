@@ -10,7 +10,7 @@ import structlog
 
 from tidegate.errors import GroupIdNotFound, StoreUnavailable
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
-from tidegate.groups.expiry import group_of, read_group_names
+from tidegate.groups.group_index import group_of, read_group_names
 from tidegate.groups.offsets import offset_field, split_field
 from tidegate.settings import Settings
 from tidegate.store.calls import gather_readable, log_faulty

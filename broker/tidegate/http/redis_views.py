@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tidegate.apis.call import BrokerContext
 from tidegate.cluster.server_check import flavour_of
-from tidegate.groups.expiry import group_of
+from tidegate.groups.group_index import group_of
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Link
 from tidegate.store.server_facts import server_facts

@@ -18,7 +18,7 @@ from tidegate.groups.consumer.model import ConsumerGroupState
 from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
 from tidegate.groups.model import GroupState
 from tidegate.groups.offsets import split_field
-from tidegate.groups.share.offsets import partitions_of
+from tidegate.groups.share.partitions import partitions_of
 from tidegate.groups.share.records import InFlight, ShareRecords
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.log.record_format.record_log import READ_RECORD_LAG

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from tidegate.errors import KafkaError
-from tidegate.groups.expiry import decode_name, group_of
 from tidegate.groups.group_changes import subscribe_group_changes, unsubscribe_group_changes
+from tidegate.groups.group_index import decode_name, group_of
 from tidegate.groups.offsets import offset_field
 from tidegate.monitoring.lag_reading import (
     SLICE,

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from tidegate.errors import InvalidGroupId
-from tidegate.groups.expiry import group_of
+from tidegate.groups.group_index import group_of
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.bounded_cache import BoundedCache

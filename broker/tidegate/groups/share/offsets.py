@@ -8,10 +8,11 @@ from uuid import UUID
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
 from tidegate.groups.expire_and_retry import BrokerName
-from tidegate.groups.expiry import group_of, read_group_kinds
+from tidegate.groups.group_index import group_of, read_group_kinds
 from tidegate.groups.identity import candidate
 from tidegate.groups.model import GROUP_EVENTS_MAX
 from tidegate.groups.share.coordinator import ShareGroups
+from tidegate.groups.share.partitions import partitions_of
 from tidegate.groups.share.sessions import SharePartition
 from tidegate.groups.share.stored import TYPE
 from tidegate.store.calls import gather_readable, log_faulty
@@ -34,16 +35,6 @@ async def is_share_group(store: Store, keys: GroupKeys) -> bool:
     """Whether there is a share group of that id. Raises StoreUnavailable."""
     kind: bytes | None = await store.command("HGET", keys.group, "type")
     return kind == TYPE.encode()
-
-
-async def partitions_of(store: Store, keys: GroupKeys) -> dict[SharePartition, str]:
-    """The share-partitions of a group, with the names of their topics. Raises StoreUnavailable."""
-    found = await store.command("HGETALL", keys.shares)
-    partitions = {}
-    for field, topic in found.items():
-        topic_id, _, index = field.decode().partition(":")
-        partitions[SharePartition(UUID(hex=topic_id), int(index))] = topic.decode()
-    return dict(sorted(partitions.items(), key=lambda one: (one[1], one[0].index)))
 
 
 def _keys_of(keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidegate.groups.directory import metadata_of
-from tidegate.groups.expiry import decode_name, group_of
+from tidegate.groups.group_index import decode_name, group_of
 from tidegate.groups.model import GroupState
 from tidegate.groups.offsets import UNSTABLE_FIELD, split_field
 from tidegate.monitoring.internal_topics.members import consumer_values, share_values

@@ -13,7 +13,7 @@ from tidegate.groups.consumer.model import Member, MemberState, Partitions
 from tidegate.groups.consumer.stored import by_topic
 from tidegate.groups.share import stored as share_stored
 from tidegate.groups.share.model import ShareMember
-from tidegate.groups.share.offsets import partitions_of
+from tidegate.groups.share.partitions import partitions_of
 from tidegate.monitoring.internal_topics.publisher import Values
 from tidegate.records import member_records
 from tidegate.records.member_records import CONSUMER, SHARE, ClassicProtocols, Kinds, MemberClient, record_key
