@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import produce_request
 from tests.support.shares import ACCEPT, REJECT, RELEASE, Member, ShareWorld
+from tidegate.groups.expiry import clamp_deadlines
 from tidegate.records.batch import Codec
 from tidegate.records.build import NewRecord, build_batch
 
@@ -299,6 +300,19 @@ async def test_deliver_at_not_before_its_time(shares: ShareWorld) -> None:
     assert await a.fetch() == "3-3x1"
     await shares.clock.advance(5_000)
     assert await a.fetch() == "1-1x1"
+
+
+async def test_deliver_at_stays_after_the_clock_stepped_back(shares: ShareWorld) -> None:
+    (a,) = await members(shares, "a", share_deliver_at_enable="true")
+    await produce(shares, "-", times=[shares.clock.now_ms + 10_000])
+    assert await a.fetch(0) == ""
+    await shares.clock.advance(-3_600_000)
+    await clamp_deadlines(shares.brokers[0].store, shares.keys.shard_keys.shard)
+    await shares.clock.advance(3_600_000)
+
+    assert await a.fetch() == ""
+    await shares.clock.advance(10_000)
+    assert await a.fetch() == "0-0x1"
 
 
 async def test_deliver_at_ignored_unless_enabled(shares: ShareWorld) -> None:

@@ -19,6 +19,7 @@ from tidegate.groups.expire_and_retry import (
     nobody,
 )
 from tidegate.groups.group_index import decode_name, group_of
+from tidegate.groups.share.partitions import clamp_locks
 from tidegate.store.calls import gather_each, gather_readable, log_faulty
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
@@ -49,6 +50,7 @@ DEAD_LETTERS_KIND: Final = "dead-letters"
 """The kind of the deadline of a share group's dead letters (KIP-1191)."""
 _EMPTY: Final = b" Empty "
 _CLASSIC: Final = b"classic "
+_SHARE: Final = b"share "
 _AT_ONCE: Final = 200
 
 logger = structlog.get_logger()
@@ -123,7 +125,7 @@ async def _clamp_group(store: Store, keys: GroupKeys, kind: str, broker: str) ->
     else:
         names = [keys.group, keys.consumers, keys.consumer_sessions, keys.revocations, keys.shard_keys.deadlines]
         (clamped,) = await store.run(CLAMP_EPOCH_DEADLINES, names, f"{kind}|{keys.ref}")
-    return int(clamped)
+    return int(clamped) + (await clamp_locks(store, keys) if kind == SHARE_KIND else 0)
 
 
 async def _groups_with_members(store: Store, shard: int) -> list[tuple[GroupKeys, str]]:
@@ -133,12 +135,14 @@ async def _groups_with_members(store: Store, shard: int) -> list[tuple[GroupKeys
 
 
 async def _groups_with_deadlines(store: Store, shard: int) -> list[tuple[GroupKeys, str]]:
-    """The same, and the empty groups with member ids that were assigned and have not joined."""
+    """The same, and the empty groups with member ids that were assigned and have not joined, or with locks."""
     listed, due = await _read_indices(store, shard)
     assigned = {one.name for one in due if one.kind == _SESSION}
-    return _of_kinds(
-        store, {name: kind for name, kind in listed.items() if _EMPTY not in kind or decode_name(name) in assigned}
-    )
+
+    def has_deadlines(name: bytes, kind: bytes) -> bool:
+        return _EMPTY not in kind or kind.startswith(_SHARE) or decode_name(name) in assigned
+
+    return _of_kinds(store, {name: kind for name, kind in listed.items() if has_deadlines(name, kind)})
 
 
 def _of_kinds(store: Store, listed: Mapping[bytes, bytes]) -> list[tuple[GroupKeys, str]]:
