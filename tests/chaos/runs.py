@@ -27,10 +27,11 @@ from tests.kit.clients import (
 )
 from tests.kit.cluster import FaultyCluster, faketime
 from tests.kit.faults import Faults
-from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcome, Poll, Removed, Seek, Send
+from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcome, Poll, Seek, Send
 from tests.kit.java_clients import JavaClients, JavaReader, JavaWriter
 from tests.kit.log_reader import NAME as LOG_READER
 from tests.kit.log_reader import read_logs
+from tests.kit.removals import removals
 from tests.support.broker_logs import tracebacks
 from tidegate.store.keys import ShardKeys, shard_of
 from tidegate.store.slots import key_slot
@@ -225,13 +226,9 @@ class Run:
         return lines + [" ".join(f"{name}={text}" for name, text in event.items() if text) for event in events]
 
     def _note_removals(self) -> None:
-        """Who was removed by the coordinator. Its times say nothing where clocks were stepped."""
         to_monotonic_ns = time.monotonic_ns() - time.time_ns()
-        for event in self.cluster.events():
-            if event["kind"] in ("member_left", "member_expired", "member_removed", "member_evicted"):
-                at = 0 if self.plan.stepped_clocks else int(event["time"]) * 1_000_000 + to_monotonic_ns
-                group = event["group"].removeprefix("default/")
-                self.history.add(Removed(at, group, event["member"]))
+        for removed in removals(self.cluster.events(), to_monotonic_ns, self.faults.redis_steps):
+            self.history.add(removed)
 
 
 def counted(history: Sequence[Operation]) -> dict[str, int]:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tests.kit.cluster import STARTED_S, FaultyCluster, Node
+from tests.kit.history import now_ns
+from tests.kit.removals import ClockStep
 from tests.support.proxy import BOTH, LinkFault, Proxy, Way
 
 Fault = Callable[[], Awaitable[None]]
@@ -51,6 +53,7 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.log: list[str] = []
         """What was done when, in s since the beginning."""
+        self.redis_steps: list[ClockStep] = []
         self._began = time.monotonic()
         self._busy: set[Any] = set()
         kinds = self._possible()
@@ -231,6 +234,7 @@ class Faults:
     async def _step_redis(self) -> None:
         step_s = self.rng.choice(CLOCK_STEPS_S[:-1])
         self._note(f"  redis {step_s:+} s")
+        self.redis_steps.append(ClockStep(now_ns(), step_s * 1_000_000_000))
         self.cluster.step_redis_clock(step_s)
 
     # -- links

@@ -123,6 +123,7 @@ class Groups:
         self._registers: dict[tuple[str, str], Register] = defaultdict(Register)
         self._ownerships: dict[tuple[str, str], list[Ownership]] = defaultdict(list)
         self._removed: dict[tuple[str, str], int] = {}
+        self._replaced: set[tuple[str, str]] = set()
         self._commits: dict[str, list[Commit]] = defaultdict(list)
         self._opened: dict[str, list[tuple[int, int]]] = defaultdict(list)
         """Group -> when it was surely in a generation."""
@@ -140,14 +141,19 @@ class Groups:
                 case Seek():
                     self._readers[operation.process].positions[operation.partition] = operation.offset
                 case Removed():
-                    removed = operation.group, operation.member_id
-                    self._removed[removed] = min(operation.at, self._removed.get(removed, FOREVER))
+                    self._note_removed(operation)
                 case Commit() if operation.outcome is not Outcome.FAILED:
                     self._committed(operation)
                 case CommittedFetch():
                     for partition, offset in operation.offsets.items():
                         read = Read(operation.began, operation.ended, offset, operation.process)
                         self._registers[operation.group, partition].reads.append(read)
+
+    def _note_removed(self, removed: Removed) -> None:
+        member = removed.group, removed.member_id
+        self._removed[member] = min(removed.at, self._removed.get(member, FOREVER))
+        if removed.replaced:
+            self._replaced.add(member)
 
     def _polled(self, poll: Poll) -> None:
         if not poll.records:
@@ -251,6 +257,13 @@ class Groups:
                 if later.generation >= 0 and former.member_id != later.member_id:
                     earlier[id(former)] = former
                 for one in earlier.values():
-                    if self._removed.get((group, one.member_id), FOREVER) > later.began:
+                    if not self._has_ended(group, one, later):
                         yield f"{group} {partition}: {one}, then {later}"
                 heappush(still, (later.ended, number, later))
+
+    def _has_ended(self, group: str, earlier: Ownership, later: Ownership) -> bool:
+        """Whether the coordinator had taken the partition away; within a generation it gives it to a successor only."""
+        former = group, earlier.member_id
+        if earlier.generation == later.generation >= 0:
+            return former in self._replaced
+        return self._removed.get(former, FOREVER) <= later.began

@@ -111,6 +111,8 @@ class Removed:
     at: int
     group: str
     member_id: str
+    replaced: bool = False
+    """By a restart of the same static member, to which its assignment passes in the same generation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,13 +228,15 @@ class ClientGroup:
     def history(self) -> GroupHistory:
         """The history of its members."""
         to_monotonic_ns = time.monotonic_ns() - time.time_ns()
-        removed = {}
+        removed, replaced = {}, set()
         for event in self.events():
             before = event["detail"].rpartition(" ")[2]  # behind its host
             gone = before if event["kind"] == "member_replaced" else event["member"]
+            if event["kind"] == "member_replaced":
+                replaced.add(gone)
             if event["kind"] in ("member_left", "member_expired", "member_replaced"):
                 removed[gone] = int(event["time"]) * 1_000_000 + to_monotonic_ns
-        history = GroupHistory(self.group_id, removed)
+        history = GroupHistory(self.group_id, removed, replaced)
         for process in self.processes():
             list(process.reader.more())
             history.add(process.name, process.reader.entries)

@@ -8,7 +8,7 @@ every group read every acknowledged record, and nothing is read between *paused*
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -44,6 +44,8 @@ class GroupHistory:
     group: str
     removed: Mapping[str, int]
     """Member id -> when the coordinator removed it."""
+    replaced: Set[str] = frozenset()
+    """Those of them to which a restart of the same static member succeeded."""
     counts: Counter[str] = field(default_factory=Counter)
     values: dict[tuple[int, int], str] = field(default_factory=dict)
     """Partition and offset -> what was read there."""
@@ -52,7 +54,7 @@ class GroupHistory:
 
     def __post_init__(self) -> None:
         for member_id, at in self.removed.items():
-            self._history.add(Removed(at, self.group, member_id))
+            self._history.add(Removed(at, self.group, member_id, member_id in self.replaced))
 
     @property
     def read_again(self) -> int:

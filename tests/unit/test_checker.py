@@ -186,6 +186,10 @@ PLANTED: dict[str, tuple[Rule, tuple[Operation, ...]]] = {
         Rule.TWO_OWNERS,
         (assigned(5), revoked(6), assigned(7, 1, "b")),
     ),
+    "a member removed in a generation has a successor in it": (
+        Rule.TWO_OWNERS,
+        (assigned(5), revoked(6), Removed(0, G, "a"), assigned(7, 1, "b")),
+    ),
     "a member is in an older generation than before": (
         Rule.GENERATION_BACK,
         (assigned(5, 2), revoked(6), assigned(7, 1)),
@@ -264,7 +268,7 @@ ALLOWED: dict[str, tuple[Operation, ...]] = {
     "a static member returns under another id": (
         assigned(5, member="i-1"),
         revoked(6),
-        Removed(6, G, "i-1"),
+        Removed(6, G, "i-1", replaced=True),
         assigned(7, 1, "a2", "i-2"),
     ),
     "a member continues where it stood if nobody else owned": (
