@@ -25,6 +25,7 @@ from typing import Any, Final
 from bench.clients import newest_java_program
 from bench.jars import PeerUnavailable
 from tests.chaos.runs import TOPOLOGIES, Plan, Report, run_plan
+from tests.kit.checker import Rule
 
 ENDS_AFTER_S: Final = 540.0
 """Beside the seconds of faults: the time that a run may take until its process prints where it stands, and ends."""
@@ -106,6 +107,8 @@ def table(reports: Sequence[Report]) -> str:
         ("faults", faults.total()),
         *((f"  {kind}", count) for kind, count in sorted(faults.items())),
         *sorted(operations.items()),
+        ("judged by rule", ""),
+        *((f"  {rule}", sum(report.judged.get(rule, 0) for report in reports)) for rule in Rule),
     ]
     return "\n".join(f"{name:<42}{value:>12}" for name, value in rows)
 

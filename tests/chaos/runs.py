@@ -15,23 +15,30 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.kit.checker import check, summary
-from tests.kit.clients import (
-    AiokafkaReader,
-    AiokafkaWriter,
-    LibrdkafkaReader,
-    LibrdkafkaWriter,
-    Reader,
-    Session,
-    Writer,
-)
+from tests.chaos import ledger
+from tests.kit.checker import Rule, check, summary
+from tests.kit.clients import AiokafkaReader, LibrdkafkaReader, Reader
 from tests.kit.cluster import FaultyCluster, faketime
 from tests.kit.faults import Faults
-from tests.kit.history import Commit, CommittedFetch, History, Operation, Outcome, Poll, Seek, Send
+from tests.kit.history import (
+    Commit,
+    CommittedFetch,
+    Delivery,
+    History,
+    Operation,
+    Outcome,
+    Poll,
+    Seek,
+    Send,
+    TransactionEnd,
+)
 from tests.kit.java_clients import JavaClients, JavaReader, JavaWriter
+from tests.kit.judged import judged
 from tests.kit.log_reader import NAME as LOG_READER
 from tests.kit.log_reader import read_logs
+from tests.kit.refused_writer import RefusedWriter
 from tests.kit.removals import removals
+from tests.kit.writers import AiokafkaWriter, LibrdkafkaWriter, Session, Writer, acknowledged_ends
 from tests.support.broker_logs import tracebacks
 from tidegate.store.keys import ShardKeys, shard_of
 from tidegate.store.slots import key_slot
@@ -44,6 +51,8 @@ CATCH_UP_S: Final = 90.0
 GROUPS: Final = {"librdkafka": LibrdkafkaReader, "aiokafka": AiokafkaReader}
 JAVA: Final = "java"
 """The group of Java's members, where the plan has them."""
+JUDGES_THE_END: Final = frozenset({Rule.HOLE, Rule.SHARE_LOST})
+"""Rules about what was read when all is over."""
 SHARDS: Final = 50
 """The default of `coordinator_shards`."""
 TOPOLOGIES: Final = ("one server", "sentinel", "cluster")
@@ -51,8 +60,9 @@ TOPOLOGIES: Final = ("one server", "sentinel", "cluster")
 
 def slots_in_use() -> list[int]:
     """The slots of the partitions, of the groups' shards, and of the keys that all brokers share."""
-    logs = [f"{{default/{TOPIC}:{index}}}" for index in range(PARTITIONS)]
-    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in (*GROUPS, JAVA)]
+    topics = {TOPIC: PARTITIONS, ledger.TOPIC: ledger.PARTITIONS}
+    logs = [f"{{default/{topic}:{index}}}" for topic, count in topics.items() for index in range(count)]
+    groups = [ShardKeys("tidegate", shard_of(group, SHARDS)).groups for group in (*GROUPS, JAVA, ledger.GROUP)]
     return [key_slot(key) for key in (*logs, *groups, "{cluster}")]
 
 
@@ -98,6 +108,8 @@ class Report:
     operations: dict[str, int] = field(default_factory=dict)
     violations: list[str] = field(default_factory=list)
     schedule: list[str] = field(default_factory=list)
+    judged: dict[Rule, int] = field(default_factory=dict)
+    """How much each rule had to judge."""
     positions: list[str] = field(default_factory=list)
     """What librdkafka did about its positions by itself."""
     wall_s: float = 0.0
@@ -124,6 +136,7 @@ class Run:
         self.history = History()
         self.session = Session(self.history, cluster.bootstrap, TOPIC, PARTITIONS)
         self.faults = Faults(cluster, random.Random(f"faults {plan.seed}"), plan.only, slots_in_use())
+        self.ledger = ledger.Ledger(self.session, random.Random(f"ledger {plan.seed}"))
         self.groups = (*GROUPS, JAVA) if plan.java else tuple(GROUPS)
         self.members: dict[str, list[Reader]] = {group: [] for group in self.groups}
         self.stuck: list[str] = []
@@ -141,9 +154,12 @@ class Run:
 
     async def _live(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap, "log_level": 0})
-        await asyncio.to_thread(admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result, 30)
+        topics = [NewTopic(TOPIC, PARTITIONS, 1), NewTopic(ledger.TOPIC, ledger.PARTITIONS, 1)]
+        for made in admin.create_topics(topics).values():
+            await asyncio.to_thread(made.result, 30)
         writers: list[Writer] = [
             AiokafkaWriter(self.session, "w-aiokafka"),
+            RefusedWriter(self.session, "w-refused"),
             *(LibrdkafkaWriter(self.session, f"w-librdkafka-{number}") for number in range(self.plan.writers)),
         ]
         if self._java is not None:
@@ -152,6 +168,7 @@ class Run:
         for writer in writers:
             writer.start()
         try:
+            await self.ledger.start(admin)
             for group in self.groups:
                 for _ in range(MEMBERS):
                     self._join(group)
@@ -163,20 +180,28 @@ class Run:
                 over.set()
                 await changing
         finally:
-            await asyncio.gather(*(writer.stop() for writer in writers))
-            await self._catch_up()
-            await asyncio.gather(*(member.stop() for members in self.members.values() for member in members))
-        await asyncio.to_thread(read_logs, self.session)
+            await asyncio.gather(self.ledger.stop_writer(), *(writer.stop() for writer in writers))
+            _, stuck = await asyncio.gather(self._catch_up(), self.ledger.catch_up(CATCH_UP_S))
+            self.stuck += stuck
+            members = (member.stop() for members in self.members.values() for member in members)
+            await asyncio.gather(self.ledger.stop(), *members)
+        for session in (self.session, self.ledger.session):
+            await asyncio.to_thread(read_logs, session)
         self._note_removals()
+        self.history.operations += self.faults.failovers
+        self.stuck += self.ledger.lost_producers(self.faults.failovers)
 
     async def _warm_up(self) -> None:
-        """Until every group has committed something: what comes after is not about how groups begin."""
+        """Until every group has committed and every rule can judge: what comes after is not about how groups begin."""
         deadline, waiting = time.monotonic() + WARM_UP_S, set(self.groups)
-        while waiting:
+        while waiting or (unjudged := self._unjudged() - JUDGES_THE_END):
             if self.session.fatal or time.monotonic() > deadline:
-                raise RuntimeError(f"these groups have not committed before the first fault: {sorted(waiting)}")
+                raise RuntimeError(f"not before the first fault: commits of {sorted(waiting)}, or {unjudged}")
             await asyncio.sleep(0.1)
             waiting -= {one.group for one in self.history.operations[:] if isinstance(one, Commit)}
+
+    def _unjudged(self) -> set[Rule]:
+        return {rule for rule, count in judged(History(self.history.operations[:])).items() if count == 0}
 
     def _join(self, group: str) -> None:
         self._joined += 1
@@ -194,16 +219,16 @@ class Run:
             try:
                 await asyncio.wait_for(over.wait(), self.rng.uniform(4, 9))
             except TimeoutError:
-                group = self.rng.choice(sorted(self.groups))
+                group = self.rng.choice([*sorted(self.groups), ledger.GROUP])
+                if group == ledger.GROUP:
+                    await self.ledger.change_member()
+                    continue
                 self._join(group)
                 await self.members[group].pop(0).stop()
 
     async def _catch_up(self) -> None:
         """Every group reads and commits every acknowledged record (P6, P8): nothing has to be restarted for it."""
-        ends: Counter[str] = Counter()
-        for operation in self.history:
-            if isinstance(operation, Send) and operation.outcome is Outcome.OK:
-                ends[operation.partition] = max(ends[operation.partition], operation.offset + 1)
+        ends = acknowledged_ends(self.session)
         deadline = time.monotonic() + CATCH_UP_S
         for group in self.groups:
             while (behind := self._behind(group, ends)) and time.monotonic() < deadline:
@@ -231,6 +256,13 @@ class Run:
             self.history.add(removed)
 
 
+COUNTED: Final = {
+    Commit: "commits",
+    CommittedFetch: "fetches of commits",
+    Seek: "restarts of librdkafka",
+}
+
+
 def counted(history: Sequence[Operation]) -> dict[str, int]:
     """Operations by kind, as the table has them."""
     counts: Counter[str] = Counter()
@@ -238,16 +270,18 @@ def counted(history: Sequence[Operation]) -> dict[str, int]:
         match operation:
             case Send(outcome=Outcome.OK):
                 counts["acknowledged"] += 1
+            case Send(outcome=Outcome.FAILED):
+                counts["refused"] += 1
             case Send():
                 counts["unknown"] += 1
+            case TransactionEnd():
+                counts["transactions committed" if operation.committed else "transactions aborted"] += 1
+            case Delivery():
+                counts["deliveries by the share group"] += len(operation.records)
             case Poll() if operation.process != LOG_READER:
                 counts["read by groups"] += len(operation.records)
-            case Seek():
-                counts["restarts of librdkafka"] += 1
-            case Commit():
-                counts["commits"] += 1
-            case CommittedFetch():
-                counts["fetches of commits"] += 1
+            case Seek() | Commit() | CommittedFetch():
+                counts[COUNTED[type(operation)]] += 1
     return dict(counts)
 
 
@@ -262,6 +296,8 @@ async def _run(plan: Plan, keep: Path | None) -> Report:
         if trace := tracebacks(cluster.cluster):
             report.violations.append(trace)
         report.violations += run.session.fatal + run.stuck + list(summary(check(run.history)))
+        report.judged = judged(run.history)
+        report.violations += [f"no input of a rule: {rule}" for rule, count in report.judged.items() if count == 0]
         report.faults, report.schedule = dict(run.faults.counts), run.faults.log
         report.positions = run.session.resets
         report.operations, report.wall_s = counted(run.history.operations), time.monotonic() - began

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kit.checker import check
-from tests.kit.clients import LibrdkafkaWriter, Session
 from tests.kit.cluster import FaultyCluster
 from tests.kit.history import History, Outcome, Send
 from tests.kit.log_reader import read_logs
+from tests.kit.writers import LibrdkafkaWriter, Session
 from tests.support.broker_logs import tracebacks
 from tests.support.proxy import BOTH
 

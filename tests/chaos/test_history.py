@@ -14,6 +14,7 @@ from bench.clients import newest_java_program
 from bench.jars import PeerUnavailable
 from tests.chaos.run import ENDS_AFTER_S, run_alone
 from tests.chaos.runs import Plan
+from tests.kit.checker import Rule
 from tests.kit.cluster import faketime
 
 pytestmark = pytest.mark.timeout(ENDS_AFTER_S + 100)  # half a minute on a quiet machine; its own waits add up to more
@@ -36,6 +37,13 @@ def judge(plan: Plan, rng: random.Random) -> None:
     assert not report.violations, report.details()
     assert report.faults
     assert report.operations["acknowledged"] > 200, "hardly any load"
+
+
+def test_history_without_faults_is_input_of_every_rule() -> None:
+    report = run_alone(Plan(0, 0, replicated=False, stepped_clocks=False), keep=None)
+
+    assert not report.violations, report.details()
+    assert [rule for rule in Rule if report.judged[rule] == 0] == []
 
 
 @pytest.mark.parametrize("plan", RUNS.values(), ids=RUNS)

@@ -1,48 +1,41 @@
-"""Real clients inside this process, which note everything that they do and are answered in a history.
+"""Members of groups inside this process, which note everything that they do and are answered in a history.
 
-Producers are idempotent with five requests in flight, and number their records; members of groups poll, commit what
-they have read, and ask for committed offsets. librdkafka's have a thread each, aiokafka's live in the event loop.
-Whatever a client could not do is unknown: a retry inside it may still be under way.
+They poll, commit what they have read, and ask for committed offsets. librdkafka's have a thread each, aiokafka's live
+in the event loop. Whatever a client could not do is unknown: a retry inside it may still be under way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import struct
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
 from aiokafka import TopicPartition as AiokafkaPartition
-from aiokafka.errors import IllegalStateError, KafkaConnectionError
+from aiokafka.errors import IllegalStateError
 from aiokafka.errors import KafkaError as AiokafkaError
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.kit.history import (
     Assigned,
     Commit,
     CommittedFetch,
-    History,
     Outcome,
     Poll,
     Revoked,
     Seek,
-    Send,
     now_ns,
     records_of,
 )
+from tests.kit.writers import Session, started
 from tests.support.librdkafka_positions import DEBUG, LibrdkafkaPositions
 
 SESSION_MS: Final = 6_000
 HEARTBEAT_MS: Final = 1_000
-EVERY_S: Final = 0.02
-IN_FLIGHT_MAX: Final = 400
 COMMIT_EVERY_S, FETCH_EVERY_S = 0.4, 1.5
-FLUSH_S: Final = 90.0
 COMMIT_S: Final = 30.0
 """Beyond it a commit of aiokafka is given up: 0.14 repeats one for ever that a rebalance makes as its consumer stops,
 if the coordinator is not known (`GroupCoordinator.commit_offsets` after `close`)."""
@@ -63,86 +56,6 @@ _POSITION_PARTS: Final = (
 )
 
 
-class Session:
-    """What all clients of a run share."""
-
-    def __init__(self, history: History, bootstrap: str, topic: str, partition_count: int) -> None:
-        self.history, self.bootstrap, self.topic, self.partition_count = history, bootstrap, topic, partition_count
-        self.fatal: list[str] = []
-        """What clients call the end of them, which no fault may be."""
-        self.resets: list[str] = []
-        """What librdkafka's clients did about their positions beside reading on, and why."""
-
-    def partition(self, index: int) -> str:
-        """A partition's name in the history."""
-        return f"{self.topic}-{index}"
-
-
-class Writer:
-    """A producer's half of the history."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        self.session, self.name = session, name
-        self._numbers = [itertools.count() for _ in range(session.partition_count)]
-
-    def next_value(self, index: int) -> str:
-        return f"{self.name}:{index}:{next(self._numbers[index])}"
-
-    def note(self, index: int, value: str, began: int, offset: int | None) -> None:
-        """A record is answered; `offset` is None where it failed, and -1 where only that it is there is known."""
-        outcome = Outcome.UNKNOWN if offset is None else Outcome.OK
-        where = -1 if offset is None or offset < 0 else offset
-        sent = Send(self.name, began, now_ns(), self.session.partition(index), value, outcome, where)
-        self.session.history.add(sent)
-
-
-class LibrdkafkaWriter(Writer):
-    """confluent_kafka's Producer, in a thread."""
-
-    def __init__(self, session: Session, name: str) -> None:
-        super().__init__(session, name)
-        self._over = threading.Event()
-        self._producer = Producer(
-            {
-                "bootstrap.servers": session.bootstrap,
-                "client.id": name,
-                "enable.idempotence": True,
-                "max.in.flight.requests.per.connection": 5,
-                "linger.ms": 2,
-                "log_level": 0,
-                "error_cb": self._on_error,
-            }
-        )
-        self._thread = threading.Thread(target=self._run, name=name)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    async def stop(self) -> None:
-        """No more records; returns when all are answered, or given up."""
-        self._over.set()
-        await asyncio.to_thread(self._thread.join)
-
-    def _run(self) -> None:
-        for index in itertools.cycle(range(self.session.partition_count)):
-            if self._over.wait(EVERY_S / 2):
-                break
-            if len(self._producer) < IN_FLIGHT_MAX:
-                value, began = self.next_value(index), now_ns()
-                on_delivery = partial(self._delivered, index, value, began)
-                self._producer.produce(self.session.topic, value, partition=index, on_delivery=on_delivery)
-            self._producer.poll(0)
-        if left := self._producer.flush(FLUSH_S):
-            self.session.fatal.append(f"{self.name}: {left} records without an answer {FLUSH_S:.0f} s after the faults")
-
-    def _delivered(self, index: int, value: str, began: int, error: KafkaError | None, message: Any) -> None:
-        self.note(index, value, began, None if error is not None else message.offset())
-
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self.session.fatal.append(f"{self.name}: fatal: {error}")
-
-
 def _where(task: asyncio.Task[None]) -> str:
     """The functions in which a task waits, from the outermost to the innermost."""
     places, waiting = [], task.get_coro()
@@ -150,63 +63,6 @@ def _where(task: asyncio.Task[None]) -> str:
         places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
         waiting = getattr(waiting, "cr_await", None)
     return " > ".join(places)
-
-
-async def _started(client: Any) -> None:
-    """Start a client of aiokafka, which gives up at once where every broker is down."""
-    while True:
-        try:
-            return await client.start()  # type: ignore[no-any-return]
-        except KafkaConnectionError:
-            await asyncio.sleep(0.2)
-
-
-class AiokafkaWriter(Writer):
-    """aiokafka's producer."""
-
-    def start(self) -> None:
-        self._over = asyncio.Event()
-        self._task = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        """No more records; returns when all are answered, or given up."""
-        self._over.set()
-        try:
-            await asyncio.wait_for(self._task, FLUSH_S)
-        except TimeoutError:
-            self.session.fatal.append(f"{self.name}: records without an answer {FLUSH_S:.0f} s after the faults")
-
-    async def _run(self) -> None:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self.session.bootstrap, client_id=self.name, enable_idempotence=True, linger_ms=2
-        )
-        await _started(producer)
-        waiting: set[asyncio.Task[None]] = set()
-        for index in itertools.cycle(range(self.session.partition_count)):
-            if self._over.is_set():
-                break
-            await asyncio.sleep(EVERY_S / 2)
-            if len(waiting) >= IN_FLIGHT_MAX:
-                continue
-            value, began = self.next_value(index), now_ns()
-            try:
-                sent = await producer.send(self.session.topic, value.encode(), partition=index)
-            except AiokafkaError:
-                self.note(index, value, began, None)
-                continue
-            task = asyncio.create_task(self._answered(index, value, began, sent))
-            waiting.add(task)
-            task.add_done_callback(waiting.discard)
-        await asyncio.gather(*waiting)
-        await producer.stop()
-
-    async def _answered(self, index: int, value: str, began: int, sent: asyncio.Future[Any]) -> None:
-        try:
-            offset = (await sent).offset
-        except AiokafkaError:
-            self.note(index, value, began, None)
-        else:
-            self.note(index, value, began, offset)
 
 
 class Reader:
@@ -424,7 +280,7 @@ class AiokafkaReader(Reader, ConsumerRebalanceListener):  # type: ignore[misc]
             auto_offset_reset="earliest",
         )
         self._consumer.subscribe([self.session.topic], listener=self)
-        await _started(self._consumer)
+        await started(self._consumer)
         committing, fetching = Every(COMMIT_EVERY_S, _seconds), Every(FETCH_EVERY_S, _seconds)
         while not self._over.is_set():
             began = now_ns()

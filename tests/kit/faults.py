@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from tests.kit.cluster import STARTED_S, FaultyCluster, Node
-from tests.kit.history import now_ns
+from tests.kit.history import FailOver, now_ns
 from tests.kit.removals import ClockStep
 from tests.support.proxy import BOTH, LinkFault, Proxy, Way
 
@@ -54,6 +54,7 @@ class Faults:
         self.log: list[str] = []
         """What was done when, in s since the beginning."""
         self.redis_steps: list[ClockStep] = []
+        self.failovers: list[FailOver] = []
         self._began = time.monotonic()
         self._busy: set[Any] = set()
         kinds = self._possible()
@@ -193,21 +194,26 @@ class Faults:
 
     async def _stop_redis_for(self, seconds: float) -> None:
         self._claim([_REDIS])
-        pid = self.cluster.primary_pid(self.rng)
+        pid, began = self.cluster.primary_pid(self.rng), now_ns()
         os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(seconds)
         os.kill(pid, signal.SIGCONT)
         await self.cluster.wait_in_sync()
+        if self.cluster.is_replicated:
+            self.failovers.append(FailOver(began, now_ns()))
         self._busy.discard(_REDIS)
 
     async def _kill_primary(self) -> None:
-        self._claim([_REDIS])
-        await self.cluster.replace_primary(True, self.rng)
-        self._busy.discard(_REDIS)
+        await self._replace_primary(killed=True)
 
     async def _fail_over(self) -> None:
+        await self._replace_primary(killed=False)
+
+    async def _replace_primary(self, *, killed: bool) -> None:
         self._claim([_REDIS])
-        await self.cluster.replace_primary(False, self.rng)
+        began = now_ns()
+        await self.cluster.replace_primary(killed, self.rng)
+        self.failovers.append(FailOver(began, now_ns()))
         self._busy.discard(_REDIS)
 
     async def _move_slot(self) -> None:

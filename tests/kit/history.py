@@ -116,6 +116,14 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class FailOver:
+    """Another Redis server may have become the primary: what waits for no replica may be lost."""
+
+    began: int
+    ended: int
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Offsets of one group, sent by a member (or by nobody's member: generation -1)."""
 
@@ -186,7 +194,7 @@ class LogBounds:
 
 Operation: TypeAlias = (
     Send | TransactionEnd | Poll | Seek | Assigned | Revoked | Removed | Commit | CommittedFetch | LogBounds
-    | Delivery | Acknowledgement | ShareBounds
+    | Delivery | Acknowledgement | ShareBounds | FailOver
 )  # fmt: skip
 _KINDS: Final = {kind.__name__: kind for kind in Operation.__args__}
 

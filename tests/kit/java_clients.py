@@ -13,8 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tests.kit.clients import FLUSH_S, HEARTBEAT_MS, SESSION_MS, Reader, Session, Writer
+from tests.kit.clients import HEARTBEAT_MS, SESSION_MS, Reader
 from tests.kit.history import Assigned, Commit, CommittedFetch, Operation, Outcome, Poll, Revoked, Send, records_of
+from tests.kit.writers import FLUSH_S, Session, Writer
 
 Entry = dict[str, Any]
 _STOP_S: Final = 90.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tests.kit.clients import Session
 from tests.kit.history import LogBounds, Poll, now_ns
+from tests.kit.writers import Session
 
 NAME = "log reader"
 WITHIN_S = 60.0
@@ -15,7 +15,9 @@ WITHIN_S = 60.0
 
 def read_logs(session: Session) -> None:
     """Note bounds and records of every partition. Raises TimeoutError where a log cannot be read to its end."""
-    consumer = Consumer({"bootstrap.servers": session.bootstrap, "group.id": NAME, "log_level": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": session.bootstrap, "group.id": NAME, "enable.partition.eof": True, "log_level": 0}
+    )
     deadline = time.monotonic() + WITHIN_S
     try:
         left = {}
@@ -30,16 +32,21 @@ def read_logs(session: Session) -> None:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"logs cannot be read to their ends: {ends}")
             began, message = now_ns(), consumer.poll(0.5)
-            if message is None or message.error() is not None:
+            if message is None or (not (is_record := message.error() is None) and not _is_end(message)):
                 continue
             index, offset = message.partition(), message.offset()
-            if offset < ends.get(index, 0):
+            if is_record and offset < ends.get(index, 0):
                 found = ((offset, message.value().decode()),)
                 session.history.add(Poll(NAME, began, now_ns(), session.partition(index), found))
-            if offset + 1 >= ends.get(index, 0):
+            if offset + is_record >= ends.get(index, 0):
                 ends.pop(index, None)
     finally:
         consumer.close()
+
+
+def _is_end(message: Message) -> bool:
+    """Whether it has the end of a log: behind the last record the ends of transactions may be."""
+    return bool(message.error().code() == KafkaError._PARTITION_EOF)
 
 
 def _bounds(consumer: Consumer, tp: TopicPartition, deadline: float) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from tests.kit.history import (
     Commit,
     CommittedFetch,
     Delivery,
+    FailOver,
     History,
     LogBounds,
     Operation,
@@ -25,6 +26,7 @@ from tests.kit.history import (
     ShareBounds,
     TransactionEnd,
 )
+from tests.kit.judged import judged
 
 P, G = "t-0", "g"
 
@@ -196,6 +198,10 @@ PLANTED: dict[str, tuple[Rule, tuple[Operation, ...]]] = {
     ),
     "a member reads what it does not own": (Rule.UNOWNED_READ, (*SENT, poll(40, 0))),
     "two members of a share group have one delivery": (Rule.SHARED_TWICE, (delivery(10), delivery(11, process="b"))),
+    "two members have one delivery before a fail-over": (
+        Rule.SHARED_TWICE,
+        (delivery(10), delivery(11, process="b"), FailOver(12, 13)),
+    ),
     "a record is delivered after its acceptance": (
         Rule.ACCEPTED_AGAIN,
         (delivery(10), accepted(12), delivery(15, 2, "b")),
@@ -225,6 +231,14 @@ def test_check_planted_fault_is_found(rule: Rule, operations: tuple[Operation, .
 
 def test_check_every_rule_has_a_planted_fault() -> None:
     assert {rule for rule, _ in PLANTED.values()} == set(Rule)
+
+
+def test_judged_planted_faults_are_input_of_each_rule() -> None:
+    """An empty history is none of any."""
+    planted = [operation for _, operations in PLANTED.values() for operation in operations]
+
+    assert [rule for rule, count in judged(History(planted)).items() if count == 0] == []
+    assert judged(History()) == dict.fromkeys(Rule, 0)
 
 
 ALLOWED: dict[str, tuple[Operation, ...]] = {
@@ -297,6 +311,11 @@ ALLOWED: dict[str, tuple[Operation, ...]] = {
         delivery(20, 4),
         accepted(21),
         FINISHED,
+    ),
+    "a fail-over loses an acquisition, which is made again": (
+        delivery(10),
+        FailOver(11, 13),
+        delivery(15, process="b"),
     ),
     "an acceptance without an answer counts, or does not": (
         send(5, "a", 0),
