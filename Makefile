@@ -126,7 +126,7 @@ suite-scripts: $(FOR_TESTS) # every Lua script on a real server; TIDEGATE_TEST_R
 suite-model: $(FOR_TESTS) # random lives of groups with faults, for longer: LIVES=20000; TIDEGATE_SEED repeats one
 	TIDEGATE_LIVES=$(or $(LIVES),5000) $(PYTEST) -s tests/model/test_groups.py $(PYTEST_ARGS)
 
-suite-simulation: $(FOR_TESTS) # short simulations of every kind of group, and that each planted bug is found in one
+suite-simulation: $(FOR_TESTS) # short simulations of every kind of group, and one that finds each planted bug
 	$(PYTEST) $(PARALLEL) -m "not slow" tests/simulation $(PYTEST_ARGS)
 
 suite-mutations: $(FOR_TESTS) # the model must find every planted bug; prints the table of them

@@ -18,6 +18,29 @@ TIMEOUT_S = 400
 _STREAMS_AND_SHARES = (
     "--groups", "1", "--partitions", "0", "--streams-groups", "4", "--share-groups", "2", "--hours", "0.1"
 )  # fmt: skip
+_CLASSIC = ("--groups", "60", "--hours", "0.2", "--partitions", "0", "--seed")
+_LOGS = ("--groups", "3", "--hours", "0.1", "--seed", "3")
+_EPOCHS = ("--groups", "1", "--partitions", "0", "--epoch-groups", "12", "--hours", "0.15", "--seed", "1")
+_STREAMS = ("--groups", "1", "--partitions", "0", "--streams-groups", "12", "--hours", "0.15", "--seed", "1")
+_SHARES = ("--groups", "1", "--partitions", "0", "--share-groups", "4", "--hours", "0.15", "--seed")
+FOUND = {
+    "commit-without-membership-check": ("P3", *_CLASSIC, "1"),
+    "generation-not-raised": ("P2", *_CLASSIC, "3"),
+    "delay-outlasts-rebalance": ("P6", *_CLASSIC, "3"),
+    "wait-only-for-messages": ("P6", *_CLASSIC, "3"),
+    "consumer-partition-before-release": ("P7", *_EPOCHS),
+    "consumer-commit-of-a-former-member": ("P3", *_EPOCHS),
+    "consumer-sessions-not-renewed": ("P5", *_EPOCHS),
+    "consumer-waits-for-ever": ("P6", *_EPOCHS),
+    "streams-task-before-release": ("P7", *_STREAMS),
+    "share-log-not-followed": ("P7", *_SHARES, "5"),
+    "share-acknowledged-by-anybody": ("P3", *_SHARES, "2"),
+    "share-keys-not-chained": ("P7", *_SHARES, "1"),
+    "share-next-of-key-forgotten": ("P8", *_SHARES, "1"),
+    "unknown-append-acknowledged": ("P4", *_LOGS),
+    "stored-sequences-ignored": ("P4", *_LOGS),
+}
+"""Planted bug -> the promise that it breaks, and the run in which that is found."""
 _NO_OTHER_GROUPS = ("--epoch-groups", "0", "--streams-groups", "0", "--share-groups", "0")
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S + 10)
@@ -72,28 +95,15 @@ def test_another_seed_is_another_run() -> None:
     assert len(traces) == 2
 
 
-@pytest.mark.parametrize(
-    ("bug", "seed", "promise"),
-    [
-        ("commit-without-membership-check", "1", "P3"),
-        ("delay-outlasts-rebalance", "3", "P6"),
-        ("wait-only-for-messages", "3", "P6"),
-    ],
-)
-def test_planted_bug_is_found(bug: str, seed: str, promise: str) -> None:
-    run = simulate("--seed", seed, "--groups", "60", "--hours", "0.2", "--partitions", "0", "--plant", bug)
+@pytest.mark.parametrize("bug", PLANTED_BUGS)
+def test_planted_bug_is_found(bug: str) -> None:
+    promise, *options = FOUND[bug]
+
+    run = simulate("--plant", bug, *options)
 
     assert run.returncode == 1, run.stdout + run.stderr
     assert f"\n{promise} broken at " in run.stdout
     assert f"--plant {bug}" in run.stdout
-
-
-@pytest.mark.parametrize("bug", ["unknown-append-acknowledged", "stored-sequences-ignored"])
-def test_planted_bug_of_the_log_is_found(bug: str) -> None:
-    run = simulate("--seed", "3", "--groups", "3", "--hours", "0.1", "--plant", bug)
-
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert "\nP4 broken at " in run.stdout
 
 
 def test_simulation_of_kip_848_groups_checks_every_promise() -> None:
@@ -115,43 +125,6 @@ def test_simulation_of_streams_and_share_groups_checks_every_promise() -> None:
     assert counted(run, "streams commits") > 500
     assert counted(run, "share acceptances acknowledged") > 300
     assert counted(run, "share deliveries again") > 50
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bug", "seed", "promise"),
-    [
-        ("streams-task-before-release", "1", "P7"),
-        ("share-log-not-followed", "5", "P7"),
-        ("share-acknowledged-by-anybody", "2", "P3"),
-        ("share-keys-not-chained", "1", "P7"),
-        ("share-next-of-key-forgotten", "1", "P8"),
-    ],
-)
-def test_planted_bug_of_streams_and_share_groups_is_found(bug: str, seed: str, promise: str) -> None:
-    groups = ("--streams-groups", "12") if bug.startswith("streams") else ("--share-groups", "4")
-    run = simulate("--seed", seed, "--groups", "1", "--partitions", "0", *groups, "--hours", "0.15", "--plant", bug)
-
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert f"\n{promise} broken at " in run.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bug", "promise"),
-    [
-        ("consumer-partition-before-release", "P7"),
-        ("consumer-commit-of-a-former-member", "P3"),
-        ("consumer-sessions-not-renewed", "P5"),
-        ("consumer-waits-for-ever", "P6"),
-    ],
-)
-def test_planted_bug_of_kip_848_groups_is_found(bug: str, promise: str) -> None:
-    size = ("--groups", "1", "--partitions", "0", "--epoch-groups", "12", "--hours", "0.15")
-    run = simulate("--seed", "1", *size, "--plant", bug)
-
-    assert run.returncode == 1, run.stdout + run.stderr
-    assert f"\n{promise} broken at " in run.stdout
 
 
 @pytest.mark.parametrize("bug", PLANTED_BUGS)
