@@ -322,7 +322,7 @@ def test_hostile_commits_to_a_full_valkey_are_refused() -> None:
                 assert commit_codes(ask(broker, small)) == {E.none}
             return sum(map(len, requests)), received
 
-        measured = measure_work(broker, "commits to a full Valkey", work, [heartbeat(), small])
+        measured = measure_work(broker, "commits to a full Valkey", work, [heartbeat(broker), small])
         grown_mib = used_mib(cluster) - before_mib
         sizes = f"{commits} of 4 kB x {partitions:,} partitions"
         print(f"| | {sizes}: {dict(Counter(codes))}; Valkey {grown_mib:+.1f} MiB of {free_mib} |")

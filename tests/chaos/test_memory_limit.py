@@ -21,9 +21,11 @@ from bench.cluster import BrokerProcess, Cluster
 from tests.chaos.hostile import (
     answer_of,
     ask,
+    asked,
     codes_of,
     connect,
     frame,
+    joined,
     make_topics,
     many,
     memory_mib,
@@ -31,7 +33,7 @@ from tests.chaos.hostile import (
 )
 from tests.chaos.test_hostile_clients import commit, commit_codes, join, poisons, produce, produced
 from tests.chaos.test_hostile_requests import MOST_TAKEN, ROWS
-from tests.kit.wire import decode_response, encode_request
+from tests.kit.wire import decode_response
 from tidegate.protocol.primitives import uvarint
 from tidegate.records.build import NewRecord, build_batch
 from tidegate.store.keys import GROUP_ID_LENGTH_MAX
@@ -107,12 +109,12 @@ def test_memory_limit_of_512_mib_survives_hostile_clients(broker: BrokerProcess)
     with neighbour_of(broker) as neighbour, ThreadPoolExecutor(40) as clients:
         committed = [commit_codes(answer) for answer in clients.map(partial(answered, broker), commits)]
         print(f"| {AT_ONCE} commits of {len(commits[0]):,} at once | {memory_mib(broker, 'VmHWM')} MiB at most |")
-        joined = list(clients.map(partial(answered, broker), joins))
+        answers = list(clients.map(partial(answered, broker), joins))
         print(f"| {len(joins)} joins of 1 MB, 40 at once | {memory_mib(broker, 'VmHWM')} MiB at most |")
 
     assert broker.process is not None and broker.process.poll() is None
     assert committed == [{ErrorCode.none}] * AT_ONCE
-    assert all(joined) and neighbour.answers
+    assert all(answers) and neighbour.answers
     assert "MemoryError" not in broker.log_path.read_text()
 
 
@@ -144,14 +146,14 @@ def test_memory_limit_of_512_mib_survives_frames_producers_ids_and_topics(broker
             group = b"%06d" % i + b"/" * 32_000
             found = ask(broker, frame(10, 1, struct.pack(">h", len(group)) + group + b"\0"))
             assert ErrorCode.none in codes_of(frame(10, 1, b""), found)
-            asked = frame(12, 0, struct.pack(">h", len(group)) + group + struct.pack(">i", 1) + b"\0\1m")
-            assert codes_of(asked, ask(broker, asked)) == {ErrorCode.invalid_group_id}
+            heartbeat = frame(12, 0, struct.pack(">h", len(group)) + group + struct.pack(">i", 1) + b"\0\1m")
+            assert codes_of(heartbeat, ask(broker, heartbeat)) == {ErrorCode.invalid_group_id}
         for _ in range(3):
             assert len(ask(broker, frame(3, 4, b"\xff\xff\xff\xff\0"))) > 20 * 10_000
         before = memory_mib(broker, "VmRSS")
         for name in topics:
-            asked = list_offsets_of(name.encode(), 10_000)
-            assert codes_of(asked, answered(broker, asked)) == {ErrorCode.none}
+            ends = list_offsets_of(name.encode(), 10_000)
+            assert codes_of(ends, answered(broker, ends)) == {ErrorCode.none}
         grown = memory_mib(broker, "VmRSS") - before
         print(f"| frames, producers, ids, topics | {memory_mib(broker, 'VmHWM')} MiB at most, {grown} MiB of logs |")
 
@@ -161,20 +163,9 @@ def test_memory_limit_of_512_mib_survives_frames_producers_ids_and_topics(broker
     assert "MemoryError" not in broker.log_path.read_text()
 
 
-def asked(broker: BrokerProcess, request: Any) -> Any:
-    """The response to a request."""
-    sent = encode_request(request, 1)
-    return decode_response(*struct.unpack_from(">hh", sent, 4), ask(broker, sent))[1]
-
-
 def belong_to(broker: BrokerProcess, group_id: str) -> None:
     """A member of a classic group joins, sends two heartbeats and commits."""
-    member = ClassicMember()
-    member.group_id, member.session_timeout_ms = group_id, 300_000
-    joined = asked(broker, member.join_request(3))
-    assert joined.error_code is ErrorCode.none
-    member.follow_join(joined)
-    assert asked(broker, member.sync_request({member.member_id: b"all"})).error_code is ErrorCode.none
+    member = joined(broker, group_id)
     for _ in range(2):
         assert asked(broker, member.heartbeat_request()).error_code is ErrorCode.none
     committed = asked(broker, member.commit_request({"neighbour": {0: 1}}))

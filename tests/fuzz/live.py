@@ -22,32 +22,32 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.serial.errors import OutOfBoundValue
 
 from bench.cluster import REPOSITORY, Cluster
-from tests.chaos.hostile import CALLBACK_MS_MAX, measured_broker
+from tests.chaos.hostile import CALLBACK_MS_MAX, SLOWEST_MS_MAX, measured_broker
 from tests.fuzz.requests import GROUPS, TOPICS, frame
+from tests.kit.member import Member
 from tests.kit.wire import RawClient, decode_response
 from tests.support.broker_logs import tracebacks
-from tests.support.log_broker import produce_request
+from tests.support.log_broker import fetch_request, produce_request
 from tests.support.logs import batch_bytes
 from tidegate.apis.registry import Api, load_all
 from tidegate.protocol.versions import is_old
 
 CONNECTIONS: Final = 6
 ANSWER_S: Final = 60.0
-PARKED: Final = frozenset({1, 11, 14})
-"""Fetch, JoinGroup and SyncGroup may wait for as long as the request says; their connection is given up sooner."""
 ANSWERED_MIN: Final = 100
 """What a run must have asked before it ends, even where the machine is slow: then up to LOADED_S longer."""
 LOADED_S: Final = 200.0
 PARKED_S: Final = 0.3
+"""Then the connection of a request that need not be answered soon is given up."""
 P99_MS_MAX: Final = 50.0
 """Of the neighbour's answers."""
-SLOWEST_MS_MAX: Final = 10_000.0
 GROWN_MIB_MAX: Final = 256.0
 PARTITIONS: Final = 300
 """Of the first topic; the group `group` has an offset of each."""
@@ -117,7 +117,7 @@ class Fuzzer:
             api = self._random.choice(self._apis)
             version = self._random.randint(api.first, api.last)
             request, is_answered = frame(api.key, version, self._random)
-            outcome = await self._ask(api.key, version, request, is_answered and api.key not in PARKED)
+            outcome = await self._ask(api.key, version, request, is_answered)
             self._findings.executions[outcome] += 1
             self._findings.by_api[api.key, version] += 1
         await self._hang_up()
@@ -186,12 +186,31 @@ async def fill(address: str) -> None:
             await client.ask(produce_request([(topic, [(0, records)])]), ANSWER_S)
 
 
-async def refill(address: str) -> None:
-    """Fill again for ever: the requests delete topics and groups."""
+async def refill(address: str, findings: Findings) -> None:
+    """Fill again for ever, for the requests delete topics and groups; and probe."""
     while True:
         await asyncio.sleep(REFILL_S)
         with suppress(KafkaException, asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             await fill(address)
+        findings.wrong += await probe(address)
+
+
+async def probe(address: str) -> list[str]:
+    """What does not answer well-formed requests that wait: a Fetch, the JoinGroup and SyncGroup of a new group."""
+    async with await RawClient.connect(address) as client:
+        member = Member(client, f"probe-{uuid4().hex}")
+        waiting = {
+            "Fetch": lambda: client.ask(fetch_request([(TOPICS[0], [(0, 0)])], max_wait_ms=100), ANSWER_S),
+            "JoinGroup": lambda: member.join(ANSWER_S),
+            "SyncGroup": lambda: member.sync({member.member_id: b"all"}, ANSWER_S),
+            "LeaveGroup": member.leave,
+        }
+        for name, ask in waiting.items():
+            try:
+                await ask()
+            except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
+                return [f"{name}: no answer to a well-formed request: {error!r}"]
+    return []
 
 
 async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
@@ -211,11 +230,12 @@ async def fuzz(seconds: float, seed: int, apis: Sequence[int] = ()) -> Findings:
         before = _resident_mib(broker.pid)
         ends = time.monotonic() + seconds
         fuzzers = [Fuzzer(broker.address, seed * 1_000 + number, findings, chosen) for number in range(CONNECTIONS)]
-        refilling = asyncio.create_task(refill(broker.address))
+        refilling = asyncio.create_task(refill(broker.address, findings))
         outcomes = await asyncio.gather(*(one.run(ends) for one in fuzzers), return_exceptions=True)
         refilling.cancel()
         with suppress(asyncio.CancelledError):
             await refilling
+        findings.wrong += await probe(broker.address)
         findings.wrong += [f"the broker went away: {one!r}" for one in outcomes if isinstance(one, BaseException)]
         output, _ = await neighbour.communicate(b"")
         findings.neighbour = json.loads(output or b'{"failure": "it ended"}')

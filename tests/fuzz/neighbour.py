@@ -13,7 +13,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from tests.kit.wire import RawClient, request
+from tests.support.error_codes import codes_in
 from tests.support.log_broker import produce_request
 from tests.support.logs import batch_bytes
 from tests.support.processor_waits import waited_s
@@ -35,8 +38,9 @@ async def ask(address: str, pids: Sequence[str], times_ms: list[float]) -> None:
         while True:
             for asked in (versions, produce_request([(TOPIC, [(0, batch_bytes())])])):
                 began_ms = served_ms(pids)
-                await client.ask(asked, ANSWER_S)
+                answer = await client.ask(asked, ANSWER_S)
                 times_ms.append(served_ms(pids) - began_ms)
+                assert set(codes_in(answer)) == {ErrorCode.none}, answer
                 await asyncio.sleep(EVERY_S)
 
 

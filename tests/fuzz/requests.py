@@ -11,7 +11,7 @@ import random
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -36,7 +36,11 @@ from tidegate.records.build import NewRecord, build_batch, seal
 TOPICS: Final = ("fuzz", "fuzz-2", "unknown", "__consumer_offsets", "Ü" * 300, "", ".", "a/b", "\x00")
 LONG: Final = "x" * 32_767
 GROUPS: Final = ("group", "group-2", "consumer", "range", "")
+WAITING: Final = frozenset({1, 11, 14})
+"""Fetch, JoinGroup and SyncGroup wait for as long as the request says, a JoinGroup for others of its group."""
+_WAIT_MAX: Final = datetime.timedelta(milliseconds=100)
 _EDGES: Final = {bits: (0, 1, -1, 2, 7, (1 << bits - 1) - 1, -(1 << bits - 1)) for bits in (8, 16, 32, 64)}
+_WAITS: Final = ("max_wait", "rebalance_timeout")
 PRODUCE: Final = 0
 _BATCH_BYTES_KEPT: Final = 61
 
@@ -129,24 +133,32 @@ def _count(rng: random.Random) -> int:
 
 
 def frame(api_key: int, version: int, rng: random.Random) -> tuple[bytes, bool]:
-    """A whole frame of one API and version, and whether it must be answered: Produce with acks=0 is not.
+    """A whole frame of one API and version, and whether it must be answered soon.
 
-    What a schema's writer refuses is drawn again. Versions that kio has no schema of are made from the first one that
-    it has, so that most of them are malformed.
+    Produce with acks=0 is not answered, and a broken request of `WAITING` may wait for long. What a schema's writer
+    refuses is drawn again. Versions that kio has no schema of are made from the first one that it has, so that most of
+    them are malformed.
     """
     old = is_old(api_key, version)
     schema = load_request_schema(api_key, VERSIONS[api_key][0] if old else version)
     while True:
         try:
-            drawn = instance(schema, rng)
+            drawn = _waiting_briefly(instance(schema, rng)) if api_key in WAITING else instance(schema, rng)
             made = encode_request(drawn, rng.randrange(1 << 31))
         except (ValueError, OverflowError, struct.error, TypeError):
             continue
         if old:
-            return made[:6] + version.to_bytes(2, "big") + made[8:], api_key != PRODUCE
+            return made[:6] + version.to_bytes(2, "big") + made[8:], api_key not in {PRODUCE, *WAITING}
         if rng.random() < 0.35:
-            return _broken(made, rng), api_key != PRODUCE
+            return _broken(made, rng), api_key not in {PRODUCE, *WAITING}
         return made, getattr(drawn, "acks", 1) != 0
+
+
+def _waiting_briefly(drawn: Any) -> Any:
+    """The same with short waits, in a group without members of broken requests, for which it would have to wait."""
+    waits = {name: min(getattr(drawn, name), _WAIT_MAX) for name in _WAITS if hasattr(drawn, name)}
+    groups = {"group_id": f"{drawn.group_id}-brief"} if getattr(drawn, "group_id", "") in GROUPS[:-1] else {}
+    return replace(drawn, **waits, **groups)
 
 
 def _broken(made: bytes, rng: random.Random) -> bytes:
