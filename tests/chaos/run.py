@@ -26,6 +26,7 @@ from bench.clients import newest_java_program
 from bench.jars import PeerUnavailable
 from tests.chaos.runs import TOPOLOGIES, Plan, Report, run_plan
 from tests.kit.checker import Rule
+from tests.kit.cluster import faketime
 
 ENDS_AFTER_S: Final = 540.0
 """Beside the seconds of faults: the time that a run may take until its process prints where it stands, and ends."""
@@ -38,6 +39,8 @@ def main() -> int:
     reports: list[Report] = []
     with ThreadPoolExecutor(options.jobs) as waiting:
         java = _java()
+        if faketime() is None:
+            print("without steps of Redis's clock: libfaketime is not installed", flush=True)
         plans = [Plan.of(seed, options.seconds, options.redis, java) for seed in seeds]
         for run in as_completed(waiting.submit(run_alone, plan, options.keep) for plan in plans):
             report = run.result()

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.chaos import ledger
 from tests.kit.checker import Rule, check, summary
 from tests.kit.clients import AiokafkaReader, LibrdkafkaReader, Reader
-from tests.kit.cluster import FaultyCluster, faketime
+from tests.kit.cluster import FaultyCluster
 from tests.kit.faults import Faults
 from tests.kit.history import (
     Commit,
@@ -85,11 +85,11 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int, seconds: float, topology: str | None = None, java: tuple[str, ...] = ()) -> Plan:
-        """Without a topology: of four runs one has sentinels or a Cluster, and one stepped clocks (libfaketime)."""
+        """Without a topology: of four runs one has sentinels or a Cluster, and one stepped clocks."""
         if topology is not None:
             return cls(seed, seconds, topology == "sentinel", False, sharded=topology == "cluster", java=java)
         drawn = random.Random(f"plan {seed}").random()
-        stepped = drawn > 0.75 and faketime() is not None
+        stepped = drawn > 0.75
         return cls(seed, seconds, drawn < 0.13, stepped, sharded=0.13 <= drawn < 0.25, java=java)
 
     @property

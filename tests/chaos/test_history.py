@@ -15,7 +15,6 @@ from bench.jars import PeerUnavailable
 from tests.chaos.run import ENDS_AFTER_S, run_alone
 from tests.chaos.runs import Plan
 from tests.kit.checker import Rule
-from tests.kit.cluster import faketime
 
 pytestmark = pytest.mark.timeout(ENDS_AFTER_S + 100)  # half a minute on a quiet machine; its own waits add up to more
 
@@ -60,6 +59,5 @@ def test_history_with_java_under_faults_breaks_no_rule(rng: random.Random) -> No
     judge(Plan(0, 10, replicated=False, stepped_clocks=False, java=java), rng)
 
 
-@pytest.mark.skipif(faketime() is None, reason="libfaketime is not installed")
 def test_history_under_stepped_clocks_breaks_no_rule(rng: random.Random) -> None:
     judge(Plan(0, 8, replicated=False, stepped_clocks=True), rng)

@@ -30,6 +30,7 @@ _LIBRARIES: Final = (
     "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1",
 )
 SETTINGS: Final = {"TIDEGATE_GROUP_INITIAL_REBALANCE_DELAY_MS": "200"}
+REPLICATED_SETTINGS: Final = {"TIDEGATE_DURABILITY_TIMEOUT_MS": "20000"}
 CONSTANTS: Final = {"tidegate.groups.model.GROUP_EVENTS_MAX": 1_000_000}
 STARTED_S: Final = 300.0
 """Brokers are ready long before, on a machine that does little else."""
@@ -110,6 +111,7 @@ class FaultyCluster:
         sharded: bool = False,
     ) -> None:
         self.is_replicated, self.is_sharded = replicated or sharded, sharded
+        self.has_stepped_clocks = stepped_clocks
         self._library = faketime() if stepped_clocks else None
         self._seed, self._count = seed, brokers
         self.nodes: list[Node] = []
@@ -119,19 +121,20 @@ class FaultyCluster:
         self._clocks = Path(tempfile.mkdtemp(prefix="tidegate-clocks-"))
 
     @property
-    def has_stepped_clocks(self) -> bool:
-        return self._library is not None
+    def has_stepped_redis(self) -> bool:
+        """Whether the one server's clock can be stepped."""
+        return self._library is not None and not self.is_replicated
 
     async def __aenter__(self) -> FaultyCluster:
         settings = dict(SETTINGS)
         redis_url = None
         if self.is_sharded:
-            settings |= {"TIDEGATE_DURABILITY": "replicated:1", "TIDEGATE_DURABILITY_TIMEOUT_MS": "20000"}
+            settings |= REPLICATED_SETTINGS | {"TIDEGATE_DURABILITY": "replicated:1"}
             self._sharded = Sharded(extra=_FOLLOWING)
             await asyncio.to_thread(self._sharded.__enter__)
             redis_url = self._sharded.url
         elif self.is_replicated:
-            settings |= {"TIDEGATE_DURABILITY": "replicated:2", "TIDEGATE_DURABILITY_TIMEOUT_MS": "20000"}
+            settings |= REPLICATED_SETTINGS | {"TIDEGATE_DURABILITY": "replicated:2"}
             self._watched = Watched(replicas=2, extra=_FOLLOWING, down_after_ms=3_000)
             await asyncio.to_thread(self._watched.__enter__)
             redis_url = self._watched.url
@@ -162,7 +165,7 @@ class FaultyCluster:
             "TIDEGATE_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{client_link.port}",
         }
         clock = None
-        if self._library is not None:
+        if self.has_stepped_clocks:
             clock = SteppedProcess(self._clocks / f"broker-{number}")
             settings |= clock.of_broker
         url = self.cluster.redis_url if redis_link is None else redis_link.url

@@ -11,8 +11,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tests.kit.cluster import STARTED_S, FaultyCluster, Node
@@ -23,6 +24,12 @@ from tests.support.proxy import BOTH, LinkFault, Proxy, Way
 Fault = Callable[[], Awaitable[None]]
 STALLS_S: Final = ((0.3, 2.0), (0.3, 2.0), (5.2, 8.0))
 """A command to Redis may take 5 s, and a connection to it 2 s: some stalls are longer than both, and than sessions."""
+LONG_STOP_S: Final = (21.0, 26.0)
+"""Above every time-out: 20 s of replicated durability, 10 s of readers, of requests and of brokers' leases."""
+LONG_STOPS: Final = 0.4
+"""How many of the runs that are long enough have such a stop, of a broker or of Redis."""
+REDIS_STOPS_FROM_S: Final = 60.0
+"""Of a shorter run a long stop of Redis would leave little."""
 REST_S: Final = (0.2, 1.5)
 TOGETHER: Final = 0.4
 """How often the next fault begins while one is on."""
@@ -30,6 +37,8 @@ CLOCK_STEPS_S: Final = (-120, -30, 30, 120, 8 * 86_400)
 RESTORED: Final = ("meta", "times", "producers", "protocols", "sessions", "groups", "deadlines")
 """Kinds of keys that brokers restore from others when one is deleted."""
 _REDIS: Final = "redis"
+_BROKER_FOR_LONG: Final = "broker stopped for long"
+_REDIS_FOR_LONG: Final = "redis stopped for long"
 
 
 class AllBusy(Exception):
@@ -38,6 +47,24 @@ class AllBusy(Exception):
 
 class NothingDone(Exception):
     """There was nothing to do the fault to."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongStop:
+    """One stop of a run above every time-out: when it begins after the run, and how long it lasts."""
+
+    kind: str
+    after_s: float
+    for_s: float
+
+
+def long_stop(rng: random.Random, seconds: float) -> LongStop | None:
+    """The one of a run with faults for so long, if it has one: it is over when they are."""
+    left_s = seconds - LONG_STOP_S[1]
+    if left_s < 0 or rng.random() >= LONG_STOPS:
+        return None
+    kinds = (_BROKER_FOR_LONG, _REDIS_FOR_LONG) if seconds >= REDIS_STOPS_FROM_S else (_BROKER_FOR_LONG,)
+    return LongStop(rng.choice(kinds), rng.uniform(0, left_s), rng.uniform(*LONG_STOP_S))
 
 
 class Faults:
@@ -57,8 +84,13 @@ class Faults:
         self.failovers: list[FailOver] = []
         self._began = time.monotonic()
         self._busy: set[Any] = set()
-        kinds = self._possible()
+        kinds, self._only = self._possible(), only
         self._kinds = {name: kinds[name] for name in only or kinds}
+
+    @property
+    def kinds(self) -> Set[str]:
+        """What may be drawn."""
+        return self._kinds.keys()
 
     def _possible(self) -> dict[str, tuple[Fault, int]]:
         """Kind -> what does it, and how often it is drawn."""
@@ -86,7 +118,7 @@ class Faults:
             kinds["redis link slow"] = self._slow_redis, 1
         if self.cluster.has_stepped_clocks:
             kinds["broker's clock stepped"] = self._step_broker, 3
-            if not self.cluster.is_replicated:
+            if self.cluster.has_stepped_redis:
                 kinds["redis's clock stepped"] = self._step_redis, 2
         return kinds
 
@@ -94,6 +126,8 @@ class Faults:
         """One fault after another for so long, some of them together; returns when all are over."""
         ends = time.monotonic() + seconds
         running: set[asyncio.Future[None]] = set()
+        stop = None if self._only else long_stop(random.Random(self.rng.random()), seconds)
+        stopping = asyncio.ensure_future(self._stop_for_long(stop))
         while time.monotonic() < ends:
             name = self.rng.choices(list(self._kinds), [weight for _, weight in self._kinds.values()])[0]
             running.add(asyncio.ensure_future(self._do(name)))
@@ -101,13 +135,25 @@ class Faults:
                 await asyncio.gather(*running)
                 running.clear()
             await asyncio.sleep(self.rng.uniform(*REST_S))
-        await asyncio.gather(*running)
+        await asyncio.gather(stopping, *running)
         await self.heal()
 
+    async def _stop_for_long(self, stop: LongStop | None) -> None:
+        """As soon as nothing else is done to what is stopped."""
+        if stop is not None:
+            await asyncio.sleep(stop.after_s)
+            what = self._stop_broker_for if stop.kind == _BROKER_FOR_LONG else self._stop_redis_for
+            while not self.counts[stop.kind]:
+                await self._count(stop.kind, what(stop.for_s))
+                await asyncio.sleep(0.1)
+
     async def _do(self, name: str) -> None:
+        await self._count(name, self._kinds[name][0]())
+
+    async def _count(self, name: str, fault: Awaitable[None]) -> None:
         began = time.monotonic()
         with suppress(AllBusy, NothingDone):
-            await self._kinds[name][0]()
+            await fault
             self.counts[name] += 1
             self._note(f"{name}, for {time.monotonic() - began:.2f} s")
 
@@ -158,9 +204,12 @@ class Faults:
         self._busy.discard(node)
 
     async def _stop_broker(self) -> None:
+        await self._stop_broker_for(self._stall_s())
+
+    async def _stop_broker_for(self, seconds: float) -> None:
         node: Node = self._claim(self.cluster.nodes)
         node.process.signal(signal.SIGSTOP)
-        await asyncio.sleep(self._stall_s())
+        await asyncio.sleep(seconds)
         node.process.signal(signal.SIGCONT)
         self._busy.discard(node)
 
