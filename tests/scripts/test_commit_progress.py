@@ -163,3 +163,16 @@ async def test_samples_are_not_read_for_groups_that_are_well(broker: WholeBroker
 
     assert view.findings == ()
     assert broker.context.commit_progress._groups == {}
+
+
+async def test_groups_beyond_the_limit_are_judged_by_their_age(
+    broker: WholeBroker, reader: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_progress, "PARTITIONS_MAX", 3)
+    for minutes in range(10, 0, -1):
+        await sample(broker.store, minutes * MINUTE_MS, {0: 3, 1: 3}, ref="default/other")
+        await sample(broker.store, minutes * MINUTE_MS, {0: 3, 1: 3})
+    await commit(reader, {0: 3, 1: 3})
+
+    assert (await found(broker)).kind == "commits_without_members"
+    assert sum(len(group.streaks) for group in broker.context.commit_progress._groups.values()) == 2

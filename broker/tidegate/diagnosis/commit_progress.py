@@ -22,6 +22,8 @@ Place = tuple[str, int]
 """Topic and partition."""
 _SPAN_MS: Final = 15 * 60_000
 """How far the first reading goes back, and when a group without samples is forgotten."""
+PARTITIONS_MAX: Final = 20_000
+"""Partitions whose samples are followed, 8 MB. Groups beyond are judged by the age of their commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +102,17 @@ class CommitProgress:
         return Progress(*max(waits, *(one.since for one in streaks)))
 
     def _take(self, page: Iterable[StreamEntry], store: Store) -> None:
+        held = sum(len(group.streaks) for group in self._groups.values())
         for sample, parts in samples(page, store, _parsed):
             if any(owner for _, _, owner in parts.values()):
                 self._groups.pop(sample.ref, None)
-            else:
-                self._add(sample, parts)
+            elif sample.ref in self._groups or held + len(parts) <= PARTITIONS_MAX:
+                held += self._add(sample, parts)
 
-    def _add(self, sample: Sample, parts: Mapping[Place, tuple[int, bool, bytes]]) -> None:
+    def _add(self, sample: Sample, parts: Mapping[Place, tuple[int, bool, bytes]]) -> int:
+        """Returns the number of partitions that were not there yet."""
         group = self._groups.setdefault(sample.ref, _Group())
-        group.time_ms, first = sample.time_ms, _Since(sample.time_ms, False)
+        group.time_ms, first, before_count = sample.time_ms, _Since(sample.time_ms, False), len(group.streaks)
         for place, (committed, waits, _) in parts.items():
             before = group.streaks.get(place)
             group.streaks[place] = (
@@ -116,6 +120,7 @@ class CommitProgress:
                 if before is None
                 else before.followed_by(committed, sample.time_ms, waits)
             )
+        return len(group.streaks) - before_count
 
 
 def _parsed(_: bytes, values: Sequence[bytes]) -> tuple[Sample, dict[Place, tuple[int, bool, bytes]]]:
