@@ -146,6 +146,15 @@ async def test_group_named_twice_is_answered_twice(broker: Broker) -> None:
     assert (await broker.ask(request(9, 9, groups=()))).groups == ()
 
 
+async def test_partition_named_twice_in_one_of_several_groups_is_answered_twice(broker: Broker) -> None:
+    await broker.ask(commit_request(9, topics={"t1": {0: (5, "")}}))
+
+    response = await broker.ask(fetch_request(9, {"orders": {"t1": [0, 0]}, "other": {"t1": [1]}}))
+
+    assert response.groups[0].error_code.value == NONE
+    assert [one.committed_offset for one in response.groups[0].topics[0].partitions] == [5, 5]
+
+
 @pytest.mark.parametrize("version", [8, 9, 10])
 async def test_group_named_many_times_is_read_once(
     broker: Broker, version: int, monkeypatch: pytest.MonkeyPatch

@@ -1,15 +1,20 @@
-"""All committed offsets of a group, in slices: it may have some for each partition of the cluster."""
+"""Many committed offsets of a group, in parts: it may have some for each partition of the cluster."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 from tidegate.apis.slices import PARTITIONS, in_slices
 from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, Offsets, offset_field, parse_entry, split_field
 from tidegate.store.keys import GroupKeys
 
 _UNSTABLE: Final = UNSTABLE_FIELD.encode()
+
+
+def has_parts(group: Any) -> bool:
+    """Whether a group of an OffsetFetch is read in parts: all commits, or those of more partitions than one has."""
+    return group.topics is None or sum(len(topic.partition_indexes) for topic in group.topics) > PARTITIONS
 
 
 async def all_in_parts(offsets: Offsets, keys: GroupKeys) -> AsyncIterator[dict[str, Committed]]:

@@ -10,13 +10,13 @@ from typing import Any, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tidegate.apis.all_offsets import all_in_parts
+from tidegate.apis.all_offsets import all_in_parts, has_parts
 from tidegate.apis.bounded_answers import each_once, refuse_repeated
 from tidegate.apis.call import Call
 from tidegate.apis.plain_offset_fetch import start_plain
 from tidegate.apis.record_groups import program_offsets
 from tidegate.apis.registry import inline_api
-from tidegate.apis.slices import PARTITIONS, batches_of, join_topics
+from tidegate.apis.slices import batches_of, join_topics
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of
 from tidegate.groups.consumer.commits import check_fetching_member
 from tidegate.groups.offsets import UNSTABLE_FIELD, Committed, offset_field, split_field
@@ -105,7 +105,8 @@ async def _parts(call: Call, request: Any, group: Any) -> AsyncIterator[_PartRep
             part.fetched(0, commits)
             yield part
         return
-    await refuse_repeated((label_of(call, topic), topic.partition_indexes) for topic in group.topics)
+    if has_parts(group):
+        await refuse_repeated((label_of(call, topic), topic.partition_indexes) for topic in group.topics)
     for wanted in batches_of(group.topics, "partition_indexes") if group.topics else [group.topics]:
         part = _PartReply(call, Fields(request, groups=[Fields(group, topics=wanted)]))
         unknown = part.unknown() if call.version > NAMES_UNTIL or not call.version else []
@@ -136,7 +137,7 @@ def offset_fetch(call: Call, request: Any) -> None:
     """
     if start_plain(call, request, _answer_read):
         return
-    if len(request.groups) > 1 or any(map(_has_parts, request.groups)):
+    if len(request.groups) > 1 or any(map(has_parts, request.groups)):
         _fetch_in_parts(call, request)
         return
     reply = _FetchReply(call, request)
@@ -146,11 +147,6 @@ def offset_fetch(call: Call, request: Any) -> None:
         call.answer_later(reply.ask_after_refresh(unknown), request)
     else:
         reply.ask()
-
-
-def _has_parts(group: Any) -> bool:
-    """Whether a group is read in parts: all its commits, or those of more partitions than one part has."""
-    return group.topics is None or sum(len(topic.partition_indexes) for topic in group.topics) > PARTITIONS
 
 
 def _answer_read(call: Call, request: Any, read: dict[str, Committed] | Failure | Exception) -> None:
