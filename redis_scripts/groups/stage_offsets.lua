@@ -17,7 +17,8 @@ ARGV[5]  generation, -1 without
 ARGV[6]  member id
 ARGV[7]  "" or "=" and the instance id
 ARGV[8]  when the broker's lease ends, ms by Redis's clock; 0 for a caller without a lease
-ARGV[9]  and on: field, JSON without commit time and closing brace, ...; 1,000 at most
+ARGV[9]  when the request came, ms by Redis's clock; 0: unknown
+ARGV[10] and on: field, JSON without commit time and closing brace, ...; 1,000 at most
 Returns  {NONE}; safe to run twice
 Errors   ILLEGAL_GENERATION       another generation than the group's
          STALE_MEMBER_EPOCH       a newer epoch than that of a member of a KIP-848 group, or an older one and some
@@ -27,19 +28,21 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
          GROUP_ID_NOT_FOUND       a share group, or no group and the commit has a generation
          CONCURRENT_TRANSACTIONS  the transaction has ended meanwhile
          COORDINATOR_NOT_AVAILABLE  the lease has ended: newer offsets of the transaction may have been staged through
-                                  another broker
+                                  another broker; or the script was late and a higher one was
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/create_empty_group
 -- @include lib/last_end
 -- @include lib/staged_list
+-- @include lib/is_late
+-- @include lib/is_overtaken
 -- @include lib/member_epoch
 -- @include lib/is_converted_epoch
 local group, members, instances, offsets, staged, groups = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local producer_id, generation, member_id, instance = ARGV[3], ARGV[5], ARGV[6], ARGV[7]
 local now = now_ms()
-local lease_end = tonumber(ARGV[8])
+local lease_end, arrived_ms, FIRST = tonumber(ARGV[8]), tonumber(ARGV[9]), 10
 
 if lease_end > 0 and now >= lease_end then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
 if last_end(KEYS[8], staged, producer_id, ARGV[1]) > tonumber(ARGV[4]) then return { ERROR.CONCURRENT_TRANSACTIONS } end
@@ -70,13 +73,16 @@ local function refuse_consumer()
   if tonumber(generation) < 0 and member_id == "" then return end
   local record = redis.call("HGET", KEYS[7], member_id)
   if not record then return ERROR.UNKNOWN_MEMBER_ID end
-  return member_epoch.is_stale(record, tonumber(generation), 9, #ARGV) and member_epoch.stale_code(record)
+  return member_epoch.is_stale(record, tonumber(generation), FIRST, #ARGV) and member_epoch.stale_code(record)
 end
 
 local refused
 local has_epochs = (kind == "consumer" or kind == "streams") and state ~= STATE.EMPTY
 if has_epochs then refused = refuse_consumer() else refused = refuse_classic() end
 if refused then return { refused } end
+if is_late(arrived_ms, now) and is_overtaken(staged, arrived_ms, FIRST, (#ARGV - FIRST + 1) / 2, producer_id .. ":") then
+  return { ERROR.COORDINATOR_NOT_AVAILABLE }
+end
 if not state then
   create_empty_group(group, groups, ARGV[1], ARGV[2], now)
 end
@@ -85,11 +91,11 @@ end
 local list, last_ms = staged_list.read(offsets, staged)
 local noted = last_ms >= now and staged_list.partitions(list) or {}
 local newest_ms, partitions, added = last_ms, {}, {}
-for i = 9, #ARGV, 2 do partitions[#partitions + 1] = ARGV[i] end
+for i = FIRST, #ARGV, 2 do partitions[#partitions + 1] = ARGV[i] end
 local committed = redis.call("HMGET", offsets, unpack(partitions))
 for i, partition in ipairs(partitions) do
   local staged_ms = noted[partition] and last_ms + 1 or now
-  local entry = ARGV[8 + 2 * i] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
+  local entry = ARGV[FIRST + 2 * i - 1] .. string.format(OFFSET.NEW_COMMIT_TIME .. "}", staged_ms)
   local is_new = redis.call("HSET", staged, producer_id .. ":" .. partition, entry .. (committed[i] or ""))
   if is_new == 1 then added[#added + 1] = partition end
   newest_ms = math.max(newest_ms, staged_ms)

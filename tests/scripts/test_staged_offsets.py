@@ -25,7 +25,7 @@ from tidegate.store.store import Store
 E = ErrorCode
 WIDE = 2_500
 PRODUCER, ANOTHER = 9, 19
-PARTITION_ARGS = 8
+PARTITION_ARGS = 9
 """Arguments of the stage script before its entries."""
 
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ from tidegate.groups.offsets import entry_json
 from tidegate.log.partition import PartitionLog
 from tidegate.records.control import MarkerType
 from tidegate.settings import Settings
+from tidegate.store.redis_clock import time_ms
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 from tidegate.transactions.errors import ConcurrentTransactions
@@ -257,6 +259,28 @@ async def test_stage_after_the_lease_is_refused(brokers: Brokers) -> None:
 
     await staged_offsets.stage(store, keys, commit, 9, -1, lambda: now_ms + 600_000)
     assert await store.command("HKEYS", keys.staged) == [b"9:t:0"]
+
+
+@pytest.mark.parametrize(("late_offset", "staged"), [(5, 6), (7, 7)])
+async def test_stage_delivered_late_does_not_undo_a_higher_one(brokers: Brokers, late_offset: int, staged: int) -> None:
+    """Its broker gave it up, and the client staged twice through another one; the lease has not ended."""
+    store = brokers.all[0].store
+    keys, sent_s = store.group_keys("default", "g"), perf_counter()
+    store.clock.observe(time_ms(await store.command("TIME")), 0.001)
+
+    def commit(offset: int, arrived_s: float) -> Commit:
+        return Commit(-1, "", None, ["t:0", entry_json(offset, -1, "", "")], arrived_s=arrived_s)
+
+    for offset in (5, 6):
+        await staged_offsets.stage(store, keys, commit(offset, perf_counter()), 9, -1)
+    late = commit(late_offset, sent_s - 1)
+    if late_offset < staged:
+        with pytest.raises(CoordinatorNotAvailable):
+            await staged_offsets.stage(store, keys, late, 9, -1)
+    else:
+        await staged_offsets.stage(store, keys, late, 9, -1)
+
+    assert f'{{"offset":{staged},'.encode() in await store.command("HGET", keys.staged, "9:t:0")
 
 
 async def test_stage_after_the_end_is_refused_and_a_second_end_changes_nothing(brokers: Brokers) -> None:

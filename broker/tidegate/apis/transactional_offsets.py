@@ -149,5 +149,6 @@ async def _stage_in_parts(call: Call, request: Any, entries: list[str], one: Tra
         if call.client.closed:
             raise CoordinatorNotAvailable("the client has left")  # it may stage newer ones elsewhere by now
         part = entries[first : first + 2 * PARTITIONS]
-        commit = Commit(request.generation_id, request.member_id, request.group_instance_id, part)
+        who = request.generation_id, request.member_id, request.group_instance_id
+        commit = Commit(*who, part, arrived_s=call.arrived_s)
         await staged_offsets.stage(call.store, keys, commit, one.producer_id, one.ended_ms, lambda: lease_ends_ms)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidegate.groups.commits import WITHOUT_LEASE, Commit, is_large, lease_end_ms
+from tidegate.groups.commits import WITHOUT_LEASE, Commit, commit_times_ms, is_large
 from tidegate.groups.identity import candidate
 from tidegate.groups.offsets import parse_entry, split_field
 from tidegate.store.keys import GroupKeys
@@ -36,15 +36,15 @@ async def stage(
 
     Raises IllegalGeneration, StaleMemberEpoch (the same in a KIP-848 group), UnknownMemberId, FencedInstanceId,
     GroupIdNotFound (a share group, or none and the commit has a generation), ConcurrentTransactions (the transaction
-    ended), CoordinatorNotAvailable (the broker's lease ended), StoreUnavailable.
+    ended), CoordinatorNotAvailable (the broker's lease ended, or it was late), StoreUnavailable.
     """
-    ends_ms = lease_end_ms(store, keys.group, lease_ends_ms)
+    times_ms = commit_times_ms(store, keys.group, lease_ends_ms, commit.arrived_s)
     await store.run(
         STAGE_WHILE_FREE if is_large(commit.entries) else STAGE_OFFSETS,
         [keys.group, keys.members, keys.instances, keys.offsets, keys.staged, keys.shard_keys.groups,
          keys.consumers, keys.shard_keys.ended_transactions],
         keys.ref, candidate(keys), producer_id, ended_ms, commit.generation, commit.member_id,
-        "" if commit.instance_id is None else f"={commit.instance_id}", ends_ms, *commit.entries,
+        "" if commit.instance_id is None else f"={commit.instance_id}", *times_ms, *commit.entries,
     )  # fmt: skip
 
 
