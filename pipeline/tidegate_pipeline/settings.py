@@ -2,7 +2,7 @@
 
 Sections are tables of the file: `archive.segment_bytes` is `segment_bytes` under `[archive]`, and
 `TIDEGATE_PIPELINE_ARCHIVE_SEGMENT_BYTES`. Where a broker has the same setting (`TIDEGATE_REDIS_URL`,
-`TIDEGATE_KEY_PREFIX`, `TIDEGATE_ARCHIVE_PATH`), its variable is the default.
+`TIDEGATE_KEY_PREFIX`, `TIDEGATE_ARCHIVE_PATH`), its variable is the default, or the file that `<variable>_FILE` names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ from tidegate_pipeline.errors import UsageError
 
 
 def _brokers(variable: str, default: str) -> str:
-    return os.environ.get(variable, default)
+    """A broker's variable; with `_FILE` behind its name it names a file that contains the value."""
+    file = os.environ.get(f"{variable}_FILE")
+    if not file:
+        return os.environ.get(variable, default)
+    if variable in os.environ:
+        raise SettingsError(f"{variable} and {variable}_FILE are both set: one of them, please")
+    return Path(file).read_text("utf-8", errors="replace").strip()
 
 
 class _Section(BaseModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -153,6 +154,23 @@ def test_password_stays_in_the_settings(monkeypatch: pytest.MonkeyPatch) -> None
     assert load().redis.options == {"redis.url": "", "redis.keyPrefix": "tidegate"}
     assert history_options(load()) == {"redis.url": "", "redis.keyPrefix": "tidegate", "failOnDataLoss": "true"}
     assert source.open()._client.connection_pool.connection_kwargs["password"] == "secret"
+
+
+def test_redis_url_may_be_in_the_file_of_the_brokers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    named = tmp_path / "url"
+    named.write_text("redis://r:7/0\n")
+    monkeypatch.setenv("TIDEGATE_REDIS_URL_FILE", str(named))
+    assert load().redis.url == "redis://r:7/0"
+
+    monkeypatch.setenv("TIDEGATE_REDIS_URL", "redis://s:7/0")
+    with pytest.raises(UsageError, match="are both set"):
+        load()
+
+
+def test_redis_url_in_a_file_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TIDEGATE_REDIS_URL_FILE", str(tmp_path / "url"))
+    with pytest.raises(UsageError, match="No such file"):
+        load()
 
 
 def test_options_have_no_case_and_defaults() -> None:
