@@ -101,7 +101,7 @@ class Audit:
                 self._sign(member_id, done.now_ms)
 
     def _leave_group(self, done: Executed) -> None:
-        for code, member_id, instance_id in zip(done.reply[1:], done.args[6::3], done.args[7::3], strict=True):
+        for code, member_id, instance_id in zip(done.reply[1:], done.args[7::3], done.args[8::3], strict=True):
             if code == NONE:
                 self.left.add(member_id or instance_id)
 

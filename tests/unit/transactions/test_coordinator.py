@@ -58,7 +58,7 @@ class Asking:
         catalog: Any = SimpleNamespace(by_id=lambda org, topic_id: topic_id.hex == NEW or None, refresh=self._refresh)
         logs: Any = SimpleNamespace(durability=SimpleNamespace(confirmed_if_sharded=lambda _: nullcontext()))
         producer_ids: Any = None
-        self.coordinator = Coordinator(store, store.settings, catalog, logs, producer_ids)
+        self.coordinator = Coordinator(store, store.settings, catalog, logs, producer_ids, lambda *_: None)
         self.keys = self.coordinator.records.keys("default", "T")
         self.coordinator.records = self.stored  # type: ignore[assignment]
         self.answers: list[KafkaError | None] = []
