@@ -146,11 +146,11 @@ async def test_store_read_only_errors_of_a_primary_reconnect_once_a_second(store
 
 
 async def test_start_blocked_event_loop_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 100)
+    monkeypatch.setattr(Settings, "redis_connect_timeout_ms", 1_000)
     server = ValkeyServer()
     store = Store(Settings(redis_url=server.url))
     try:
-        asyncio.get_running_loop().call_soon(time.sleep, 0.5)  # every timer of the start is overdue at once
+        asyncio.get_running_loop().call_soon(time.sleep, 1.5)  # every timer of the start is overdue at once
         await store.start()
         assert await store.command("PING") == b"PONG"
     finally:
