@@ -12,7 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from bench.cluster import CONNECTIONS_STAY, BrokerProcess, Cluster
-from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized
+from tests.chaos.test_rolling_restart import commit_for_a_while, stabilized, stop_all
 from tests.kit.member import Member, coordinator
 from tests.kit.wire import RawClient
 from tests.support.broker_logs import tracebacks
@@ -85,5 +85,5 @@ async def test_pauses_shorter_than_a_session_cost_no_rebalance_and_no_commit(rng
         for consumer in consumers:
             for tp in consumer.assignment():
                 assert await consumer.committed(tp) >= acknowledged[tp]
-        await asyncio.gather(*(consumer.stop() for consumer in consumers))
+        await stop_all(consumers)
         assert not tracebacks(cluster)

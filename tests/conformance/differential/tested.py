@@ -33,6 +33,13 @@ TESTED: Final = (
         "scripts/test_log_quota_scenarios.py::test_throttled_fetch_has_its_records",
     ),
     Tested(
+        "OffsetFetch of more than 1,000 partitions of a group",
+        "one that is named twice is answered twice",
+        "INVALID_REQUEST",
+        "64 KiB may ask for 4 KiB of metadata 16,000 times",
+        "scripts/test_offsets_fetch.py::test_partition_named_many_times_is_refused",
+    ),
+    Tested(
         "DescribeGroups, ConsumerGroupDescribe and its like, OffsetFetch, DescribeProducers, DescribeTransactions",
         "an answer has whatever the request names, however often",
         "beyond 16 MiB the rest gets COORDINATOR_LOAD_IN_PROGRESS (partitions: NOT_LEADER_OR_FOLLOWER)",
