@@ -188,13 +188,19 @@ async def test_fetch_and_commit_of_one_moment_leave_nothing_pending(broker: Whol
     assert (await shown.position(), await shown.ids()) == ("9-1", [])
 
 
-async def test_commits_without_members_move_the_position_of_an_empty_group(broker: WholeBroker, shown: Shown) -> None:
-    member, reader = broker.client(), broker.client("flink")
+async def given_member_that_left(broker: WholeBroker, offset: int, **limits: int) -> None:
+    """A member read from the start, up to the limits, and committed an offset."""
+    member = broker.client()
     await member.own("t")
-    await member.fetch("t", 0, partition_max_bytes=1)
-    await member.commit("t", 3)
+    await member.fetch("t", 0, **limits)
+    await member.commit("t", offset)
     await broker.mirrored()
     await member.leave()
+
+
+async def test_commits_without_members_move_the_position_of_an_empty_group(broker: WholeBroker, shown: Shown) -> None:
+    reader = broker.client("flink")
+    await given_member_that_left(broker, 3, partition_max_bytes=1)
 
     for offset, position in ((3, "0-1"), (5, "3-1"), (7, "5-0"), (10, "9-1")):
         assert await reader.commit("t", offset) is ErrorCode.none
@@ -203,12 +209,8 @@ async def test_commits_without_members_move_the_position_of_an_empty_group(broke
 
 
 async def test_commit_without_members_moves_the_position_back(broker: WholeBroker, shown: Shown) -> None:
-    member, reader = broker.client(), broker.client("flink")
-    await member.own("t")
-    await member.fetch("t", 0)
-    await member.commit("t", 10)
-    await broker.mirrored()
-    await member.leave()
+    reader = broker.client("flink")
+    await given_member_that_left(broker, 10)
 
     for offset, position in ((10, "9-1"), (3, "3-0"), (7, "5-0"), (0, "0-0")):
         assert await reader.commit("t", offset) is ErrorCode.none
@@ -231,12 +233,8 @@ async def test_commit_beyond_pending_entries_of_former_members_moves_the_positio
 
 
 async def test_commits_of_a_group_upgraded_to_epochs_move_its_position(broker: WholeBroker, shown: Shown) -> None:
-    member, upgraded = broker.client(), broker.client("upgraded")
-    await member.own("t")
-    await member.fetch("t", 0, partition_max_bytes=1)
-    await member.commit("t", 3)
-    await broker.mirrored()
-    await member.leave()
+    upgraded = broker.client("upgraded")
+    await given_member_that_left(broker, 3, partition_max_bytes=1)
     joined = await upgraded.ask(
         request(
             68, 1, group_id="orders", member_id="upgraded", member_epoch=0, subscribed_topic_names=("t",),

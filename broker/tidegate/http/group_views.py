@@ -111,7 +111,7 @@ async def _view(context: BrokerContext, ends: _Ends, snapshot: GroupSnapshot, re
 async def _progress(
     context: BrokerContext, snapshot: GroupSnapshot, partitions: Sequence[Partition]
 ) -> Progress | None:
-    """Of a group whose judgement needs it: few do, so the lag samples are seldom read."""
+    """Of a group whose judgement needs it: few do, and lag samples are read for these only."""
     if snapshot.members or not await asyncio.to_thread(commits_without_members, snapshot, partitions):
         return None
     await context.commit_progress.read(context.store)
