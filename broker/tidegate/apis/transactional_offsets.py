@@ -48,7 +48,8 @@ async def add_offsets_to_txn(call: Call, request: AddOffsetsToTxnRequest) -> Add
     """Add a group to a producer's transaction. v2: fencing."""
     keys, group = keys_of(call, request.transactional_id), call.store.group_keys(call.org, request.group_id)
     try:
-        await call.context.transactions.add(keys, request.producer_id, request.producer_epoch, groups=(group.group_id,))
+        producer = request.producer_id, request.producer_epoch
+        await call.context.transactions.add(call, keys, *producer, groups=(group.group_id,))
     except ProducerFenced as error:
         raise as_of(error, call.version >= FENCED_FROM) from None
     return AddOffsetsToTxnResponse(throttle_time=NO_TIME, error_code=ErrorCode.none)
@@ -120,7 +121,7 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
     group_id, producer_id, epoch = request.group_id, request.producer_id, request.producer_epoch
     for attempt in range(1, _STAGE_TRIES + 1):
         if call.version >= _ADDS_FROM:
-            one = await coordinator.add(keys, producer_id, epoch, groups=(group_id,))
+            one = await coordinator.add_with(keys, producer_id, epoch, groups=(group_id,))
         else:
             one = await coordinator.find(keys, producer_id, epoch)
             if one.state is not State.ONGOING or group_id not in one.groups:

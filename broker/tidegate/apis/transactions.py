@@ -89,7 +89,7 @@ async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, 
     if not 0 < timeout_ms <= TIMEOUT_MAX_MS:
         raise InvalidTransactionTimeout()
     producer_id, epoch = int(request.producer_id), int(request.producer_epoch)
-    return await call.context.transactions.initialise(keys, timeout_ms, producer_id, epoch)
+    return await call.context.transactions.initialise(call, keys, timeout_ms, producer_id, epoch)
 
 
 # -- AddPartitionsToTxn
@@ -127,7 +127,7 @@ async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction
                 one = await coordinator.find(keys, producer_id, epoch)
                 outside = set(partitions.values()).difference(one.partitions if one.state is State.ONGOING else ())
             else:
-                await coordinator.add(keys, producer_id, epoch, partitions.values())
+                await coordinator.add(call, keys, producer_id, epoch, partitions.values())
     except KafkaError as error:
         code = code_of(as_of(error, call.version >= FENCED_FROM))
 
@@ -162,6 +162,7 @@ async def end_txn(call: Call, request: EndTxnRequest) -> EndTxnResponse:
     bumps = call.version >= _BUMPS_FROM
     try:
         producer_id, epoch = await call.context.transactions.end(
+            call,
             keys_of(call, request.transactional_id),
             request.producer_id,
             request.producer_epoch,

@@ -26,9 +26,10 @@ from tidegate.transactions.completion import Completion, OnCommitted
 from tidegate.transactions.errors import ConcurrentTransactions
 from tidegate.transactions.model import NO_PRODUCER_ID, State, Transaction, TransactionPartition
 from tidegate.transactions.producers import ProducerIds
-from tidegate.transactions.records import Records
+from tidegate.transactions.records import Decide, Records
 
 if TYPE_CHECKING:
+    from tidegate.groups.decision_queue import PendingCall
     from tidegate.log.logs import Logs
     from tidegate.log.outgoing import OnConfirmed
     from tidegate.topics.catalog import Catalog
@@ -77,7 +78,11 @@ class Coordinator:
 
     # -- requests of producers
 
-    async def initialise(self, keys: TransactionKeys, timeout_ms: int, producer_id: int, epoch: int) -> tuple[int, int]:
+    # `call` is the request: it is refused if its producer may have continued at another broker (`records.py`).
+
+    async def initialise(
+        self, call: PendingCall, keys: TransactionKeys, timeout_ms: int, producer_id: int, epoch: int
+    ) -> tuple[int, int]:
         """InitProducerId: the producer's id and epoch. Raises ConcurrentTransactions while one is being ended."""
         new_producer_id = await self._producer_ids.take()
 
@@ -87,23 +92,39 @@ class Coordinator:
             return transitions.initialise(one, timeout_ms, producer_id, epoch, new_producer_id)
 
         async with self._confirmed(keys):
-            one = await self._change(keys, decide)
+            one = await self._change(keys, decide, call)
             if one.state.is_prepared:
                 self.complete_soon(keys, one)
                 raise ConcurrentTransactions("the open transaction is being aborted")
         return one.producer_id, one.epoch
 
     async def add(
+        self, call: PendingCall, keys: TransactionKeys, producer_id: int, epoch: int,
+        partitions: Collection[TransactionPartition] = (), groups: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        """AddPartitionsToTxn, AddOffsetsToTxn: add them to the producer's transaction; begins it."""
+        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
+            await self._add(keys, producer_id, epoch, partitions, groups, call)
+
+    async def add_with(
         self, keys: TransactionKeys, producer_id: int, epoch: int,
         partitions: Collection[TransactionPartition] = (), groups: Collection[str] = (),
     ) -> Transaction:  # fmt: skip
-        """Add partitions and groups to the producer's transaction; begins it. Returns the record."""
+        """Add what a request writes to in the transaction that its epoch names (KIP-890). Returns the record.
 
+        What it writes then is confirmed, and on one server this with it.
+        """
+        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
+            return await self._add(keys, producer_id, epoch, partitions, groups)
+
+    async def _add(
+        self, keys: TransactionKeys, producer_id: int, epoch: int,
+        partitions: Collection[TransactionPartition], groups: Collection[str], call: PendingCall | None = None,
+    ) -> Transaction:  # fmt: skip
         def decide(one: Transaction | None) -> Transaction:
             return transitions.add(transitions.check_producer(one, producer_id, epoch), partitions, groups)
 
-        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
-            return await self._change(keys, decide)
+        return await self._change(keys, decide, call)
 
     async def find(self, keys: TransactionKeys, producer_id: int, epoch: int) -> Transaction:
         """The record, checked as for `add`; changes nothing."""
@@ -115,7 +136,7 @@ class Coordinator:
             raise
 
     async def end(
-        self, keys: TransactionKeys, producer_id: int, epoch: int, *, is_commit: bool, bumps: bool
+        self, call: PendingCall, keys: TransactionKeys, producer_id: int, epoch: int, *, is_commit: bool, bumps: bool
     ) -> tuple[int, int]:
         """EndTxn: decide, then write the markers. Returns producer id and epoch of the next transaction.
 
@@ -129,7 +150,7 @@ class Coordinator:
             return transitions.end(one, producer_id, epoch, is_commit=is_commit)
 
         async with self._confirmed(keys):
-            one = await self._change(keys, decide)
+            one = await self._change(keys, decide, call)
         if one.state.is_prepared:
             task = self.tasks.start(self._complete(keys, one, is_confirmed=True))
             await asyncio.wait([task], timeout=COMPLETE_BEFORE_REPLY_S)
@@ -173,7 +194,7 @@ class Coordinator:
     async def _add_all(
         self, keys: TransactionKeys, producer_id: int, epoch: int, asked: list[_Asked]
     ) -> list[KafkaError | None]:
-        await self.add(keys, producer_id, epoch, {one.partition for one in asked})
+        await self.add_with(keys, producer_id, epoch, {one.partition for one in asked})
         return [None] * len(asked)
 
     async def _verify_all(
@@ -248,9 +269,9 @@ class Coordinator:
         with suppress(KafkaError):  # logged there; the sweep tries again
             await self.completion.complete(keys, one, is_confirmed=is_confirmed)
 
-    async def _change(self, keys: TransactionKeys, decide: Callable[[Transaction | None], Transaction]) -> Transaction:
+    async def _change(self, keys: TransactionKeys, decide: Decide, call: PendingCall | None = None) -> Transaction:
         try:
-            return await self.records.change(keys, decide)
+            return await self.records.change(keys, decide, call)
         except ConcurrentTransactions:
             self.complete_soon(keys)  # the broker that decided may be gone
             raise

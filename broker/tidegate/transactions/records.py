@@ -2,6 +2,10 @@
 
 The state is in Redis alone, so any broker serves any transactional id. A write names the version that it read; another
 broker's write in between makes it fail, and the caller decides again.
+
+A producer that is not answered asks another broker, and continues there with the same epoch. What it had asked here
+would then fence it, or begin or end its next transaction: a request whose client has left, or that is late and behind
+which the record was changed, is refused.
 """
 
 from __future__ import annotations
@@ -9,18 +13,24 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import structlog
 
+from tidegate.errors import CoordinatorNotAvailable
 from tidegate.log.offload import Offload
 from tidegate.settings import Settings
+from tidegate.store.clocks import clock_of
 from tidegate.store.keys import TransactionKeys
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 from tidegate.transactions.errors import ConcurrentTransactions
 from tidegate.transactions.model import State, Transaction, fields_of, parse
+
+if TYPE_CHECKING:
+    from tidegate.groups.decision_queue import PendingCall
 
 WRITE_TRANSACTION: Final = Script("transactions/write_transaction")
 FORGET_TRANSACTION: Final = Script("transactions/forget_transaction")
@@ -29,6 +39,10 @@ FINISH_WITHIN_MS: Final = 2_000
 """How long after a decision other brokers wait for the broker that decided to write the markers."""
 TRANSACTIONAL_ID_EXPIRATION_MS: Final = 604_800_000
 """Kafka's default of `transactional.id.expiration.ms`: 7 days."""
+LATE_S: Final = 0.5
+"""Age of a request, s, from which on its client may have asked another broker unnoticed."""
+_CLOCK_ERROR_MS: Final = 5
+"""Of what this broker takes for the time of the server that has the record."""
 _TRIES_MAX: Final = 20
 _LARGE: Final = 2_000
 """Partitions of a record that is parsed and formatted in a thread: fewer take less than 5 ms."""
@@ -68,10 +82,15 @@ class Records:
         is_large = len(fields.get(b"partitions", b"")) > _LARGE_BYTES
         return await RECORDS.run(parse, fields) if is_large else parse(fields)
 
-    async def change(self, keys: TransactionKeys, decide: Decide) -> Transaction:
-        """Read, decide, write; again if another broker wrote in between. Returns the record as it is stored."""
+    async def change(self, keys: TransactionKeys, decide: Decide, call: PendingCall | None = None) -> Transaction:
+        """Read, decide, write; again if another broker wrote in between. Returns the record as it is stored.
+
+        Raises CoordinatorNotAvailable if `call`, which asks for it, is late.
+        """
         for _ in range(_TRIES_MAX):
             before = await self.read(keys)
+            if call is not None:
+                self._refuse_late(keys, before, call)
             after = decide(before)
             if after is before:
                 return after
@@ -105,6 +124,15 @@ class Records:
             return None
         start_ms, update_ms, ended_ms = map(int, times)
         return replace(after, start_ms=start_ms, update_ms=update_ms, ended_ms=ended_ms, version=version)
+
+    def _refuse_late(self, keys: TransactionKeys, one: Transaction | None, call: PendingCall) -> None:
+        if call.client.closed:
+            raise CoordinatorNotAvailable("the client has left")
+        clock = clock_of(self._store, keys.transaction)
+        if one is None or not clock.is_known or perf_counter() - call.arrived_s < LATE_S:
+            return
+        if one.update_ms > (call.arrived_s + clock.offset_s) * 1000 - _CLOCK_ERROR_MS:
+            raise CoordinatorNotAvailable("the transactional id was changed after the request had come")
 
     async def report_lost(self, keys: TransactionKeys) -> None:
         """Log a transaction that was open when Redis lost its record: its partitions wait for a marker.

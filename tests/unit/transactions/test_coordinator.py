@@ -40,7 +40,7 @@ class StoredRecord:
     async def read(self, keys: Any) -> Transaction:
         return self.record
 
-    async def change(self, keys: Any, decide: Callable[[Transaction | None], Transaction]) -> Transaction:
+    async def change(self, keys: Any, decide: Callable[[Transaction | None], Transaction], call: Any) -> Transaction:
         self.changes += 1
         if self.failure is not None:
             raise self.failure
