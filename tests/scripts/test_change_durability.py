@@ -244,16 +244,33 @@ def sharded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "is_sharded", True)
 
 
-@pytest.mark.usefixtures("sharded")
-async def test_partition_added_in_redis_cluster_is_acknowledged_once_it_is_proved(
-    brokers: Brokers, replicas: Replicas
-) -> None:
-    """Its batch may survive a fail-over that loses the addition: then the transaction's end has no marker for it."""
+async def test_partition_or_group_that_is_not_proved_is_not_acknowledged(brokers: Brokers, replicas: Replicas) -> None:
+    """After a fail-over that loses it the transaction could not be ended; on a cluster its batch may survive alone."""
     producer = await brokers.producer().init()
     replicas.have_all = False
 
     assert await producer.add(("t", 0)) == [NOT_AVAILABLE]
     assert await producer.add_offsets("orders") is NOT_AVAILABLE
+
+    replicas.have_all = True
+    assert await producer.add(("t", 0)) == [NONE]
+    assert await producer.add_offsets("orders") is NONE
+
+
+async def test_batch_that_adds_its_partition_takes_no_proof_more(brokers: Brokers, replicas: Replicas) -> None:
+    """The proof of the batch covers what was written before it."""
+    producer = await brokers.producer().init()
+
+    async def proofs() -> int:
+        replicas.asked = 0
+        await producer.write("t")
+        return replicas.asked
+
+    await producer.write("t")  # loads the log
+    await producer.end(True)
+    await brokers.until_marked("t", 1)
+    first, second = await proofs(), await proofs()
+    assert first == second
 
 
 @pytest.mark.usefixtures("sharded")

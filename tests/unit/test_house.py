@@ -217,8 +217,9 @@ def test_every_served_api_is_described() -> None:
 CONFIRMED_OTHERWISE: Final = {
     "by the log": {"produce", "write_txn_markers"},
     "by the script's batch": {"offset_commit", "share_acknowledge", "share_fetch"},
-    "by the coordinator of transactions": {"init_producer_id", "end_txn", "txn_offset_commit"},
-    "by what follows in the transaction": {"add_partitions_to_txn", "add_offsets_to_txn"},
+    "by the coordinator of transactions": {
+        "init_producer_id", "add_partitions_to_txn", "add_offsets_to_txn", "end_txn", "txn_offset_commit",
+    },
     "not: a lost membership costs a rebalance": {
         "join_group", "leave_group", "consumer_group_heartbeat", "share_group_heartbeat", "streams_group_heartbeat",
     },

@@ -103,7 +103,7 @@ class Coordinator:
         partitions: Collection[TransactionPartition] = (), groups: Collection[str] = (),
     ) -> None:  # fmt: skip
         """AddPartitionsToTxn, AddOffsetsToTxn: add them to the producer's transaction; begins it."""
-        async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
+        async with self._confirmed(keys):
             await self._add(keys, producer_id, epoch, partitions, groups, call)
 
     async def add_with(
