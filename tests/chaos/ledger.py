@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka.admin import AdminClient
 
-from tests.kit.history import FailOver, ShareBounds, now_ns
+from tests.kit.history import ShareBounds, now_ns
 from tests.kit.share_members import ShareMember, configure, start_offsets
 from tests.kit.transactions import TRANSACTION_S, CommittedReader, TransactionalWriter
 from tests.kit.writers import Session, acknowledged_ends
@@ -64,14 +64,10 @@ class Ledger:
         behind = _behind(starts, ends)
         return [f"stuck: the share group has not finished all after the faults: {behind}"] if behind else []
 
-    def lost_producers(self, failovers: Sequence[FailOver]) -> list[str]:
-        """Errors that ended a producer, unless a fail-over lost its transaction's start, or it was open too long."""
-        return [
-            f"fatal: {one.error}"
-            for one in self._writer.lost
-            if one.ended - one.began < TRANSACTION_S * 1e9
-            and not any(other.began < one.ended and other.ended > one.began for other in failovers)
-        ]
+    def lost_producers(self) -> list[str]:
+        """Errors that ended a producer, unless its transaction was open too long."""
+        lost = self._writer.lost
+        return [f"fatal: {one.error}" for one in lost if one.ended - one.began < TRANSACTION_S * 1e9]
 
     async def stop(self) -> None:
         """After `catch_up`."""

@@ -189,7 +189,7 @@ class Run:
             await asyncio.to_thread(read_logs, session)
         self._note_removals()
         self.history.operations += self.faults.failovers
-        self.stuck += self.ledger.lost_producers(self.faults.failovers)
+        self.stuck += self.ledger.lost_producers()
 
     async def _warm_up(self) -> None:
         """Until every group has committed and every rule can judge: what comes after is not about how groups begin."""
