@@ -114,7 +114,8 @@ class ShareMember:
         except ShareError as error:
             self.session.resets.append(f"{now_ns()} {self.name}: {error!r}")
         for index, (accepted, released) in decided.items():
-            code = next((code for (where, _), code in refused.items() if where == index), ErrorCode.none)
+            ours = {(index, offset) for offset in (*accepted, *released)}  # others went with a fetch: gaps
+            code = next((code for where, code in refused.items() if where in ours), ErrorCode.none)
             answered = outcome if code is ErrorCode.none else _REFUSED.get(code, Outcome.UNKNOWN)
             where = self.group, self.session.partition(index), accepted, released
             self.session.history.add(Acknowledgement(self.name, began, now_ns(), *where, answered))
