@@ -13,6 +13,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
+from tidegate.groups import staged_offsets
 from tidegate.settings import Settings
 from tidegate.store.redis_clock import time_ms
 from tidegate.store.store import Store
@@ -143,6 +144,48 @@ async def test_late_end_does_not_end_the_next_transaction(held: Held, overtaken:
 
     assert (await overtaken(late))[0] is NOT_AVAILABLE
     assert (await held.record()).state is State.ONGOING
+
+
+@pytest.mark.parametrize("later", [None, 50])
+async def test_late_offset_is_not_staged_in_a_later_transaction(
+    held: Held, overtaken: Overtaken, later: int | None
+) -> None:
+    """It would take a committed offset back, or, as that of an aborted transaction, skip records."""
+    await held.producer.init()
+    assert await held.producer.add_offsets("g", OLD) is NONE
+    late = await held.ask(lambda one: one.commit_offset("g", 100, version=OLD))
+    await held.producer.end(False, version=OLD)
+    assert await held.producer.add_offsets("g", OLD) is NONE
+    assert await held.producer.commit_offset("g", 200, version=OLD) is NONE
+    await held.producer.end(True, version=OLD)
+    assert await held.producer.add_offsets("g", OLD) is NONE
+    if later is not None:
+        assert await held.producer.commit_offset("g", later, version=OLD) is NONE
+
+    assert await overtaken(late) is NOT_AVAILABLE
+    await held.producer.end(True, version=OLD)
+    assert await held.second.committed("g", stable=True) == (NONE, later or 200)
+
+
+async def test_offset_that_met_the_end_of_its_transaction_is_not_staged_in_the_next(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However young it is."""
+    await held.producer.init()
+    assert await held.producer.add_offsets("g", OLD) is NONE
+    stage = staged_offsets.stage
+
+    async def after_the_end(*args: Any) -> None:
+        monkeypatch.setattr(staged_offsets, "stage", stage)
+        await held.producer.end(True, version=OLD)
+        assert await held.producer.add_offsets("g", OLD) is NONE
+        await stage(*args)
+
+    monkeypatch.setattr(staged_offsets, "stage", after_the_end)
+    prompt = await held.ask(lambda one: one.commit_offset("g", 100, version=OLD))
+    assert await held.release(prompt, late=False) is NOT_AVAILABLE
+    await held.producer.end(True, version=OLD)
+    assert await held.second.committed("g", stable=True) == (NONE, -1)
 
 
 async def test_prompt_request_behind_others_is_executed(held: Held) -> None:

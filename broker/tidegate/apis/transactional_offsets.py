@@ -126,6 +126,8 @@ async def _stage(call: Call, request: Any, entries: list[str], lease_ends_ms: in
             one = await coordinator.find(keys, producer_id, epoch)
             if one.state is not State.ONGOING or group_id not in one.groups:
                 raise not_in_transaction(call.version >= _ABORTABLE_FROM)
+            # the producer's next transaction has the same epoch
+            coordinator.records.refuse_late(keys, call, one.start_ms, at_any_age=attempt > 1)
         if not entries:
             return
         if request.generation_id < 0:

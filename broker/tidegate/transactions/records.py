@@ -39,8 +39,10 @@ FINISH_WITHIN_MS: Final = 2_000
 """How long after a decision other brokers wait for the broker that decided to write the markers."""
 TRANSACTIONAL_ID_EXPIRATION_MS: Final = 604_800_000
 """Kafka's default of `transactional.id.expiration.ms`: 7 days."""
-LATE_S: Final = 0.5
-"""Age of a request, s, from which on its client may have asked another broker unnoticed."""
+LATE_S: Final = 2.0
+"""Age of a request, s, from which on its client may have asked another broker and not closed its connection.
+
+Younger ones may wait for the proof of another request of their producer, which changed the record."""
 _CLOCK_ERROR_MS: Final = 5
 """Of what this broker takes for the time of the server that has the record."""
 _TRIES_MAX: Final = 20
@@ -90,7 +92,7 @@ class Records:
         for _ in range(_TRIES_MAX):
             before = await self.read(keys)
             if call is not None:
-                self._refuse_late(keys, before, call)
+                self.refuse_late(keys, call, -1 if before is None else before.update_ms)
             after = decide(before)
             if after is before:
                 return after
@@ -125,13 +127,19 @@ class Records:
         start_ms, update_ms, ended_ms = map(int, times)
         return replace(after, start_ms=start_ms, update_ms=update_ms, ended_ms=ended_ms, version=version)
 
-    def _refuse_late(self, keys: TransactionKeys, one: Transaction | None, call: PendingCall) -> None:
+    def refuse_late(
+        self, keys: TransactionKeys, call: PendingCall, changed_ms: int, *, at_any_age: bool = False
+    ) -> None:
+        """Raise CoordinatorNotAvailable for a request that its producer may have given up.
+
+        Its client has left, or it is late and the record was changed behind it, at `changed_ms` by Redis's clock.
+        """
         if call.client.closed:
             raise CoordinatorNotAvailable("the client has left")
         clock = clock_of(self._store, keys.transaction)
-        if one is None or not clock.is_known or perf_counter() - call.arrived_s < LATE_S:
+        if not clock.is_known or not (at_any_age or perf_counter() - call.arrived_s > LATE_S):
             return
-        if one.update_ms > (call.arrived_s + clock.offset_s) * 1000 - _CLOCK_ERROR_MS:
+        if changed_ms > (call.arrived_s + clock.offset_s) * 1000 - _CLOCK_ERROR_MS:
             raise CoordinatorNotAvailable("the transactional id was changed after the request had come")
 
     async def report_lost(self, keys: TransactionKeys) -> None:
