@@ -29,7 +29,7 @@ from tidegate.store.slices import slices
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 from tidegate.transactions import transitions
-from tidegate.transactions.model import State, Transaction, TransactionPartition
+from tidegate.transactions.model import State, Transaction, TransactionPartition, in_order
 from tidegate.transactions.records import Records
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Completion:
             async with self._logs.durability.confirmed_if_sharded(self._store.node(keys.transaction)):
                 pass  # the decision, before what follows it
         groups = (self._end_group(keys, group, one, reported) for group in sorted(one.groups))
-        partitions = (self._mark(keys.org, partition, marker) for partition in sorted(one.partitions))
+        partitions = (self._mark(keys.org, partition, marker) for partition in in_order(one.partitions))
         results = await gather_each(chain(groups, partitions), PARTITIONS_AT_ONCE)
         for failure in filter(None, results):  # after all: in Redis Cluster those of other nodes do not wait for it
             raise failure

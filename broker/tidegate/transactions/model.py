@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -16,6 +16,8 @@ EPOCH_MAX: Final = 32_767
 """Only markers have this epoch; producers have at most the one before."""
 TIMEOUT_MAX_MS: Final = 900_000
 """Kafka's default of `transaction.max.timeout.ms`."""
+_SORTED_MAX: Final = 2_000
+"""Partitions that are sorted; it takes less than 2 ms."""
 
 
 class State(StrEnum):
@@ -76,9 +78,14 @@ class Transaction:
         return self.epoch >= EPOCH_MAX - 1
 
 
+def in_order(partitions: Collection[TransactionPartition]) -> Iterable[TransactionPartition]:
+    """Sorted, unless there are so many that it would take long: other threads wait meanwhile, as sorting is C code."""
+    return sorted(partitions) if len(partitions) <= _SORTED_MAX else partitions
+
+
 def fields_of(one: Transaction) -> list[Arg]:
     """The fields that a broker writes, each with its value; the script adds times and version."""
-    partitions = " ".join(f"{topic}:{index}:{topic_hex}" for topic, index, topic_hex in sorted(one.partitions))
+    partitions = " ".join(f"{topic}:{index}:{topic_hex}" for topic, index, topic_hex in in_order(one.partitions))
     return [
         "state", one.state.value, "producer_id", one.producer_id, "epoch", one.epoch, "timeout_ms", one.timeout_ms,
         "last_epoch", one.last_epoch, "previous_producer_id", one.previous_producer_id,
