@@ -106,6 +106,55 @@ async def test_heartbeats_ask_little_for_a_quota_that_is_used_up(
     assert 1 <= asked <= 16
 
 
+REFUSED = topic("app-a-changelog", cleanup_policy="nonsense")
+
+
+async def test_refused_internal_topic_leaves_the_quota_to_the_next(streams: Streams) -> None:
+    """As CreateTopics does, which checks a topic before it spends."""
+    await limit_mutations(streams, 0.1)
+    good = topic("app-b-changelog")
+
+    joined = await streams.join("a", topology_of(subtopology(state_changelog_topics=(REFUSED, good))))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], {"app-b-changelog"})
+    assert "cleanup.policy" in joined.status[0].status_detail
+    assert "quota" not in joined.status[0].status_detail
+
+
+@pytest.mark.parametrize(
+    ("limits", "topics"),
+    [
+        ({}, {"state_changelog_topics": (REFUSED,)}),
+        ({"topics_max": 2}, {"state_changelog_topics": (topic("app-changelog"),)}),
+        ({"partitions_max": 8}, {"state_changelog_topics": (topic("app-changelog"),)}),
+        ({}, {"repartition_source_topics": (topic("app-repartition", partitions=-5),)}),
+    ],
+)
+async def test_refused_internal_topics_spend_no_quota(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], topics: Any
+) -> None:
+    """A negative number of partitions would pay debts."""
+    ops = [{"key": key, "value": value, "remove": False} for key, value in limits.items()]
+    entity = [{"entity_type": "org", "entity_name": "default"}]
+    await streams.wire.ask(ALTER_QUOTAS, 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
+    await limit_mutations(streams, 0.1)
+    leases = streams.wire.app.broker.context.quotas
+    assert leases is not None
+    spent: list[int] = []
+    mutate = leases.mutate
+
+    async def noted(*args: Any, **options: Any) -> float:
+        spent.append(args[3])
+        return await mutate(*args, **options)
+
+    monkeypatch.setattr(leases, "mutate", noted)
+    joined = await streams.join("a", topology_of(subtopology(**topics)))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], set())
+    assert statuses(await streams.heartbeat("a", joined.member_epoch)) == [3]
+    assert spent == []
+
+
 async def test_quota_that_is_paid_creates_the_rest(streams: Streams) -> None:
     await limit_mutations(streams, 0.1)
     joined = await streams.join("a", changelogs(3))
