@@ -11,6 +11,7 @@ import pytest
 from tests.scripts.test_streams_wire import Streams, active, statuses, subtopology, topic, topology_of
 from tests.support.consumer_wire import wire_of
 from tests.support.valkey import ValkeyServer
+from tidegate.groups.streams import internal_topics
 from tidegate.topics.catalog import PARTITIONS_MAX, Catalog
 
 ALTER_QUOTAS = 49
@@ -43,6 +44,19 @@ async def test_topology_of_more_partitions_than_one_request_creates_gets_none(st
     assert f"{count * PARTITIONS} partitions" in detail
     assert len(detail) < 500
     assert (await streams.describe()).group_state == "NotReady"
+
+
+async def test_negative_partition_counts_do_not_raise_the_limit(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internal_topics, "PARTITIONS_MAX", 2 * PARTITIONS)
+    topics = tuple(topic(f"app-{n}-changelog") for n in range(3))
+    negative = (topic("app-repartition", partitions=-5),)
+    read = subtopology(state_changelog_topics=topics, repartition_source_topics=negative)
+
+    joined = await streams.join("a", topology_of(read))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], set())
 
 
 async def test_internal_topics_are_created_some_at_a_time(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ async def create_missing(
 
     Nothing more is tried once the quota is used up or the store is unavailable.
     """
-    count = sum(topic.partition_count for topic in missing)
+    count = sum(max(topic.partition_count, 0) for topic in missing)
     if count > PARTITIONS_MAX:
         return [f"They have {count} partitions; {PARTITIONS_MAX} at most are created at once."]
     members = list(heartbeats)
