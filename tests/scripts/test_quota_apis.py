@@ -15,6 +15,7 @@ from tidegate.apis.call import BrokerContext, Client
 from tidegate.quotas import table as table_module
 from tidegate.quotas.entities import NAME_LENGTH_MAX, Entity, Quota
 from tidegate.store.store import Store
+from tidegate.topics.catalog import PARTITIONS_MAX
 
 DESCRIBE, ALTER, CREATE, DELETE, GROW, METADATA = 48, 49, 19, 20, 37, 3
 NONE, INVALID = ErrorCode.none, ErrorCode.invalid_request
@@ -175,6 +176,14 @@ async def create(broker: BrokerContext, version: int, *topics: tuple[str, int]) 
     return await ask(broker, asked, client("alice"))
 
 
+async def grow(broker: BrokerContext, name: str, count: int) -> Any:
+    asked = request(
+        GROW, 3, timeout=timedelta(seconds=5), validate_only=False,
+        topics=[{"name": name, "count": count, "assignments": None}],
+    )  # fmt: skip
+    return await ask(broker, asked, client("alice"))
+
+
 async def test_create_topics_beyond_the_quota_are_refused(broker: BrokerContext) -> None:
     """Strict versions: what is accepted may overdraw, what follows is refused (KIP-599)."""
     await alter(broker, (ALICE, {"controller_mutation_rate": 0.1}))
@@ -208,16 +217,60 @@ async def test_metadata_creates_topics_within_the_quota(broker: BrokerContext) -
     assert asker.mutation_throttle_s == 0
 
 
+async def test_metadata_spends_no_quota_for_topics_that_cannot_be_created(broker: BrokerContext) -> None:
+    await create(broker, 7, ("a.b.c", 1))
+    await alter(broker, (ALICE, {"controller_mutation_rate": 0.1}))
+    names = [{"name": name} for name in ("a_b.c", "a.b_c", "a_b_c", "__cluster_metadata", "t")]
+
+    answer = await ask(broker, request(METADATA, 4, topics=names, allow_auto_topic_creation=True), client("alice"))
+
+    invalid, unknown = ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_or_partition
+    assert [one.error_code for one in answer.topics] == [invalid, invalid, invalid, unknown, NONE]
+
+
+async def test_metadata_spends_no_quota_above_the_limits_of_the_org(broker: BrokerContext) -> None:
+    await create(broker, 7, ("t", 1))
+    await alter(broker, ({"org": "default"}, {"topics_max": 1}), (ALICE, {"controller_mutation_rate": 0.1}))
+    names = [{"name": name} for name in "abc"]
+
+    answer = await ask(broker, request(METADATA, 4, topics=names, allow_auto_topic_creation=True), client("alice"))
+
+    assert [one.error_code for one in answer.topics] == [ErrorCode.policy_violation] * 3
+    await alter(broker, ({"org": "default"}, {"topics_max": None}))
+    assert [one.error_code for one in (await create(broker, 7, ("d", 1))).topics] == [NONE]
+
+
+async def test_metadata_spends_no_quota_for_more_partitions_than_a_topic_has(
+    broker: BrokerContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(vars(broker.settings), "num_partitions", PARTITIONS_MAX + 1)
+    await alter(broker, (ALICE, {"controller_mutation_rate": 0.1}))
+    asked = request(METADATA, 4, topics=[{"name": "a"}], allow_auto_topic_creation=True)
+
+    answer = await ask(broker, asked, client("alice"))
+
+    assert [one.error_code for one in answer.topics] == [ErrorCode.invalid_partitions]
+    assert [one.error_code for one in (await create(broker, 7, ("b", 1))).topics] == [NONE]
+
+
+async def test_creation_and_growth_above_the_limits_of_the_org_spend_no_quota(broker: BrokerContext) -> None:
+    await create(broker, 7, ("a", 2))
+    await alter(broker, ({"org": "default"}, {"partitions_max": 4}), (ALICE, {"controller_mutation_rate": 0.1}))
+
+    created = await create(broker, 7, ("b", 3))
+    grown = await grow(broker, "a", 5)
+
+    refused = [ErrorCode.policy_violation]
+    assert [one.error_code for one in created.topics] == refused
+    assert [one.error_code for one in grown.results] == refused
+    assert [one.error_code for one in (await grow(broker, "a", 4)).results] == [NONE]
+
+
 async def test_delete_and_growth_spend_the_same_quota(broker: BrokerContext) -> None:
     await create(broker, 7, ("a", 2))
     await alter(broker, (ALICE, {"controller_mutation_rate": 0.1}))
-    timeout = timedelta(seconds=5)
-    grow = request(
-        GROW, 3, timeout=timeout, validate_only=False,
-        topics=[{"name": "a", "count": 6, "assignments": None}],
-    )  # fmt: skip
-    grown = await ask(broker, grow, client("alice"))
-    delete = request(DELETE, 6, timeout=timeout, topics=[{"name": "a", "topic_id": None}])
+    grown = await grow(broker, "a", 6)
+    delete = request(DELETE, 6, timeout=timedelta(seconds=5), topics=[{"name": "a", "topic_id": None}])
     deleted = await ask(broker, delete, client("alice"))
 
     assert [one.error_code for one in grown.results] == [NONE]

@@ -11,6 +11,7 @@ import pytest
 from tests.scripts.test_streams_wire import Streams, active, statuses, subtopology, topic, topology_of
 from tests.support.consumer_wire import wire_of
 from tests.support.valkey import ValkeyServer
+from tidegate.groups.streams import internal_topics
 from tidegate.topics.catalog import PARTITIONS_MAX, Catalog
 
 ALTER_QUOTAS = 49
@@ -43,6 +44,19 @@ async def test_topology_of_more_partitions_than_one_request_creates_gets_none(st
     assert f"{count * PARTITIONS} partitions" in detail
     assert len(detail) < 500
     assert (await streams.describe()).group_state == "NotReady"
+
+
+async def test_negative_partition_counts_do_not_raise_the_limit(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(internal_topics, "PARTITIONS_MAX", 2 * PARTITIONS)
+    topics = tuple(topic(f"app-{n}-changelog") for n in range(3))
+    negative = (topic("app-repartition", partitions=-5),)
+    read = subtopology(state_changelog_topics=topics, repartition_source_topics=negative)
+
+    joined = await streams.join("a", topology_of(read))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], set())
 
 
 async def test_internal_topics_are_created_some_at_a_time(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,6 +118,55 @@ async def test_heartbeats_ask_little_for_a_quota_that_is_used_up(
     await streams.heartbeat("a", joined.member_epoch)
 
     assert 1 <= asked <= 16
+
+
+REFUSED = topic("app-a-changelog", cleanup_policy="nonsense")
+
+
+async def test_refused_internal_topic_leaves_the_quota_to_the_next(streams: Streams) -> None:
+    """As CreateTopics does, which checks a topic before it spends."""
+    await limit_mutations(streams, 0.1)
+    good = topic("app-b-changelog")
+
+    joined = await streams.join("a", topology_of(subtopology(state_changelog_topics=(REFUSED, good))))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], {"app-b-changelog"})
+    assert "cleanup.policy" in joined.status[0].status_detail
+    assert "quota" not in joined.status[0].status_detail
+
+
+@pytest.mark.parametrize(
+    ("limits", "topics"),
+    [
+        ({}, {"state_changelog_topics": (REFUSED,)}),
+        ({"topics_max": 2}, {"state_changelog_topics": (topic("app-changelog"),)}),
+        ({"partitions_max": 8}, {"state_changelog_topics": (topic("app-changelog"),)}),
+        ({}, {"repartition_source_topics": (topic("app-repartition", partitions=-5),)}),
+    ],
+)
+async def test_refused_internal_topics_spend_no_quota(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, limits: dict[str, float], topics: Any
+) -> None:
+    """A negative number of partitions would pay debts."""
+    ops = [{"key": key, "value": value, "remove": False} for key, value in limits.items()]
+    entity = [{"entity_type": "org", "entity_name": "default"}]
+    await streams.wire.ask(ALTER_QUOTAS, 1, entries=[{"entity": entity, "ops": ops}], validate_only=False)
+    await limit_mutations(streams, 0.1)
+    leases = streams.wire.app.broker.context.quotas
+    assert leases is not None
+    spent: list[int] = []
+    mutate = leases.mutate
+
+    async def noted(*args: Any, **options: Any) -> float:
+        spent.append(args[3])
+        return await mutate(*args, **options)
+
+    monkeypatch.setattr(leases, "mutate", noted)
+    joined = await streams.join("a", topology_of(subtopology(**topics)))
+
+    assert (statuses(joined), active(joined), made(streams)) == ([3], [], set())
+    assert statuses(await streams.heartbeat("a", joined.member_epoch)) == [3]
+    assert spent == []
 
 
 async def test_quota_that_is_paid_creates_the_rest(streams: Streams) -> None:

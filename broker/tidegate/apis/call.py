@@ -21,6 +21,7 @@ from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.expiry import STREAMS_KIND, ExpireOne
 from tidegate.groups.share.service import ShareService
 from tidegate.groups.streams.coordinator import StreamsGroups
+from tidegate.groups.streams.model import SpendMutations
 from tidegate.groups.streams.topology import InternalTopic
 from tidegate.log.usage import Usage
 from tidegate.memory import shares_of
@@ -158,10 +159,12 @@ class BrokerContext:
         """What expires share groups and streams groups, by the kind of their deadlines."""
         return {STREAMS_KIND: self.streams.expire, **self.shares.expirers}
 
-    async def _create_internal(self, org: str, topic: InternalTopic) -> None:
+    async def _create_internal(self, org: str, topic: InternalTopic, spend: SpendMutations) -> None:
         """Create a topic of a streams group. Raises TopicAlreadyExists, InvalidConfig, StoreUnavailable and others."""
         await self.catalog.check_new(org, topic.name)
         overrides = configs.parse(self.settings, dict(topic.configs), {})
+        await self.catalog.check_limits(org, topic.name, topic.partition_count)
+        await spend(topic.partition_count)
         await self.catalog.create(org, topic.name, topic.partition_count, overrides)
 
 

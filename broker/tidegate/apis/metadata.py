@@ -328,14 +328,17 @@ async def refresh(call: Call, question: Question, unknown: list[NameOrId]) -> Re
 
 async def _find_or_create(call: Call, question: Question, name: str, refreshed: RefreshedTopics) -> None:
     """A topic that may not be created now stays unknown, as in Kafka: the client asks again."""
-    catalog, count = call.context.catalog, min(call.context.settings.num_partitions, PARTITIONS_MAX)
+    catalog, wanted = call.context.catalog, call.context.settings.num_partitions
     found = await catalog.find(question.org, name)
-    if found is not None or not question.may_create or name in names.INTERNAL:
+    if found is not None or not question.may_create or name in names.INTERNAL or name == names.METADATA_TOPIC:
         return
+    count = min(wanted, PARTITIONS_MAX)
     if count > refreshed.creatable_partitions:
         return
     refreshed.creatable_partitions -= count
     try:
+        await catalog.check_new(question.org, name)
+        await catalog.check_limits(question.org, name, wanted)
         await mutations.spend_unthrottled(call, count)
         await catalog.create(question.org, name)
     except ThrottlingQuotaExceeded:

@@ -94,12 +94,10 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     await catalog.check_new(call.org, wanted.name)
     overrides = configs.parse(call.context.settings, {config.name: config.value for config in wanted.configs}, {})
     count = _partition_count(call, wanted, settings.num_partitions)
-    catalog.check_count(count)
+    await catalog.check_limits(call.org, wanted.name, count)
     await mutations.spend(call, count)
     topic_id = uuid4()  # as Kafka's, of a topic that is not made
-    if validate_only:
-        await catalog.steps.check_org_limits(call.org, wanted.name, count)
-    else:
+    if not validate_only:
         topic_id = (await catalog.create(call.org, wanted.name, count, overrides)).topic_id
     values: dict[str, Any] = {
         "name": wanted.name,
@@ -234,8 +232,7 @@ async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_
         if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
         _check_replicas(call, [one.broker_ids for one in wanted.assignments])
+    await catalog.check_limits(call.org, wanted.name, wanted.count)
     await mutations.spend(call, wanted.count - topic.partition_count)
-    if validate_only:
-        await catalog.steps.check_org_limits(call.org, wanted.name, wanted.count)
-    else:
+    if not validate_only:
         await catalog.add_partitions(call.org, wanted.name, wanted.count)

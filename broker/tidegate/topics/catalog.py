@@ -272,6 +272,14 @@ class Catalog:
         if not 1 <= count <= PARTITIONS_MAX:
             raise InvalidPartitions(f"number of partitions must be between 1 and {PARTITIONS_MAX}, not {count}")
 
+    async def check_limits(self, org: str, name: str, count: int) -> None:
+        """Check that a topic may have `count` partitions. Raises InvalidPartitions, PolicyViolation, StoreUnavailable.
+
+        With `check_new`, what is checked before a quota is spent.
+        """
+        self.check_count(count)
+        await self.steps.check_org_limits(org, name, count)
+
     async def delete(self, org: str, name: str, topic_id: UUID | None = None) -> None:
         """Delete a topic, its records and its committed offsets; with `topic_id` only if the ids match.
 

@@ -13,15 +13,15 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.errors import KafkaError, StoreUnavailable, TopicAlreadyExists, TopicAuthorizationFailed
-from tidegate.groups.streams.model import StreamsHeartbeat
+from tidegate.groups.streams.model import SpendMutations, StreamsHeartbeat
 from tidegate.groups.streams.topology import InternalTopic
 from tidegate.store.slices import slices
 from tidegate.topics.catalog import PARTITIONS_MAX
 
 _AT_ONCE: Final = 16
 
-CreateTopic = Callable[[str, InternalTopic], Awaitable[None]]
-"""Create an internal topic of an organisation. Raises KafkaError."""
+CreateTopic = Callable[[str, InternalTopic, SpendMutations], Awaitable[None]]
+"""Create an internal topic of an organisation; the quota is spent only if it can be created. Raises KafkaError."""
 
 
 async def create_missing(
@@ -31,7 +31,7 @@ async def create_missing(
 
     Nothing more is tried once the quota is used up or the store is unavailable.
     """
-    count = sum(topic.partition_count for topic in missing)
+    count = sum(max(topic.partition_count, 0) for topic in missing)
     if count > PARTITIONS_MAX:
         return [f"They have {count} partitions; {PARTITIONS_MAX} at most are created at once."]
     members = list(heartbeats)
@@ -52,8 +52,7 @@ async def _error_of(
     if member is None:
         return TopicAuthorizationFailed("not authorized")
     try:
-        await member.spend_mutations(topic.partition_count)
-        await create(org, topic)
+        await create(org, topic, member.spend_mutations)
     except TopicAlreadyExists:  # another broker was faster
         return None
     except KafkaError as error:

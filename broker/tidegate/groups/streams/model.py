@@ -27,6 +27,8 @@ Task = Partition
 """Subtopology id, and the partition's index."""
 Endpoint = tuple[str, int]
 """Host and port of a process that answers interactive queries."""
+SpendMutations = Callable[[int], Awaitable[None]]
+"""Spend a client's quota for a topic of so many partitions. Raises KafkaError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,7 @@ class StreamsHeartbeat:
     client_software: str = ""
     may_create: Callable[[str], bool] = field(default=lambda name: True, compare=False)
     """Whether the member's client may create a topic."""
-    spend_mutations: Callable[[int], Awaitable[None]] = field(default=_free_of_charge, compare=False)
-    """Spend the client's quota for a topic of so many partitions. Raises KafkaError."""
+    spend_mutations: SpendMutations = field(default=_free_of_charge, compare=False)
 
     @property
     def is_join(self) -> bool:
