@@ -221,3 +221,27 @@ async def test_delete_of_group_after_end_of_lease_is_refused(whole: WholeBroker)
     with pytest.raises(CoordinatorNotAvailable):
         await delete_group(whole)
     assert await state_of(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "read"),
+    [(fenced_reset, offset_actions, "plan"), (remove_member, actions, "type_of"), (delete_group, actions, "type_of")],
+)
+async def test_change_reading_past_old_end_of_renewed_lease_is_executed(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch, change: Change, module: Any, read: str
+) -> None:
+    """The lease ends while it reads, and has been renewed before that."""
+    if change is delete_group:
+        await remove_member(whole)
+    before, lease, original = await state_of(whole), whole.context.broker_lease, getattr(module, read)
+    lease.ends_ms = 1
+
+    async def read_while_renewed(*args: Any) -> Any:
+        found = await original(*args)
+        seconds, _ = await whole.store.command("TIME")
+        lease.ends_ms = (int(seconds) + 600) * 1000
+        return found
+
+    monkeypatch.setattr(module, read, read_while_renewed)
+    await change(whole)
+    assert await state_of(whole) != before
