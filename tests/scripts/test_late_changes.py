@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from tests.support.whole_broker import WholeBroker
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.reset_plan import Choice
-from tidegate.http import actions
+from tidegate.http import actions, late_requests, offset_actions, routes
+from tidegate.http.access import Access
+from tidegate.http.health import Health
 from tidegate.http.late_requests import NotExecuted
 from tidegate.http.offset_actions import Reset, reset
+from tidegate.http.secrets import Secrets
 from tidegate.http.stored_offsets import StoredOffsets
+from tidegate.log.partition import PartitionLog
+from tidegate.server import stalls
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
+TOKEN = "t" * 16
 ANN = Actor("ann", "operator", "10.0.0.9")
 Change = Callable[[WholeBroker], Awaitable[Any]]
 
@@ -35,6 +43,23 @@ class Stalls:
 
     def has_left(self, transport: Any) -> bool:
         return False
+
+
+class StallClock:
+    """The clock of stalls and of what they make late."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 1000.0
+        monkeypatch.setattr(stalls, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(late_requests, "perf_counter", lambda: self.now_s)
+        server: Any = SimpleNamespace(connections=(), extend_trust=lambda: None, stood_still=lambda: None)
+        self.monitor = stalls.StallMonitor(server)
+
+    def stand_still(self) -> None:
+        """For longer than clients wait; then run until what is received is not late anymore."""
+        self.now_s += 5
+        self.monitor.check()
+        self.now_s += stalls.ACCEPT_S + 1
 
 
 @pytest.fixture
@@ -119,6 +144,66 @@ async def test_trim_in_which_process_stood_still_ends_with_the_partition(whole: 
     assert await last_outcome(whole) == audit.FAILED
 
 
+async def post(whole: WholeBroker, path: str, body: Any) -> int:
+    """The status of the answer to a change by REST."""
+    access = Access(Secrets(operator_token=TOKEN), "c1", "127.0.0.1")
+    app = routes.application(Health(lambda: True, lambda: True), whole.context, access)
+    async with (
+        TestClient(TestServer(app), headers={"Authorization": f"Bearer {TOKEN}"}) as http,
+        http.post(f"/api/v1/{path}", json=body) as answer,
+    ):
+        return answer.status
+
+
+async def test_trim_by_rest_stood_still_while_reading_ends_new_records_stay(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads on for long behind the stall, in which the operator trimmed through another broker."""
+    clock = StallClock(monkeypatch)
+    whole.context.stalls = clock.monitor
+    end_offset, reads = PartitionLog.end_offset, []
+
+    async def end_offset_after_stall(log: PartitionLog) -> Any:
+        if not reads:
+            clock.stand_still()
+        reads.append(log)
+        return await end_offset(log)
+
+    trims = [{"partition": index, "before": None} for index in range(2)]
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "end_offset", end_offset_after_stall)
+        assert await post(whole, "topics/orders/trim", {"partitions": trims}) == 503
+    assert len(reads) == 2
+    assert (await state_of(whole))[0] == [0, 0]
+    assert await last_outcome(whole) == audit.REFUSED
+    assert await post(whole, "topics/orders/trim", {"partitions": trims}) == 200
+    assert (await state_of(whole))[0] == [10, 10]
+
+
+async def test_reset_by_rest_stood_still_while_planning_newer_commit_stays(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, plan = StallClock(monkeypatch), offset_actions.plan
+    whole.context.stalls = clock.monitor
+    await remove_member(whole)
+    client = whole.client()
+
+    async def plan_before_stall(*args: Any) -> Any:
+        planned = await plan(*args)
+        clock.stand_still()
+        await client.commit("orders", 9)
+        return planned
+
+    body = {"to_earliest": True, "topics": ["orders"]}
+    with monkeypatch.context() as patched:
+        patched.setattr(offset_actions, "plan", plan_before_stall)
+        assert await post(whole, "groups/orders/offsets/reset", body) == 503
+    assert await client.committed("orders") == 9
+    assert await last_outcome(whole) == audit.REFUSED
+    assert await post(whole, "groups/orders/offsets/reset", body) == 200
+    assert await client.committed("orders") == 0
+
+
 @pytest.mark.parametrize("change", [fenced_reset, remove_member])
 async def test_script_after_end_of_lease_is_refused(whole: WholeBroker, change: Change) -> None:
     """By Redis's clock: the script was under way for as long."""
@@ -136,3 +221,27 @@ async def test_delete_of_group_after_end_of_lease_is_refused(whole: WholeBroker)
     with pytest.raises(CoordinatorNotAvailable):
         await delete_group(whole)
     assert await state_of(whole) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "module", "read"),
+    [(fenced_reset, offset_actions, "plan"), (remove_member, actions, "type_of"), (delete_group, actions, "type_of")],
+)
+async def test_change_reading_past_old_end_of_renewed_lease_is_executed(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch, change: Change, module: Any, read: str
+) -> None:
+    """The lease ends while it reads, and has been renewed before that."""
+    if change is delete_group:
+        await remove_member(whole)
+    before, lease, original = await state_of(whole), whole.context.broker_lease, getattr(module, read)
+    lease.ends_ms = 1
+
+    async def read_while_renewed(*args: Any) -> Any:
+        found = await original(*args)
+        seconds, _ = await whole.store.command("TIME")
+        lease.ends_ms = (int(seconds) + 600) * 1000
+        return found
+
+    monkeypatch.setattr(module, read, read_while_renewed)
+    await change(whole)
+    assert await state_of(whole) != before

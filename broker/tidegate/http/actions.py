@@ -87,7 +87,7 @@ async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id:
 
     Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
     """
-    keys, lease_ends_ms = context.store.group_keys(org, group_id), context.broker_lease.ends_ms
+    keys = context.store.group_keys(org, group_id)
     own_id, stored = await asyncio.gather(
         context.store.command("HGET", keys.group, "id"), context.store.read("HGETALL", keys.offsets)
     )
@@ -98,6 +98,7 @@ async def delete_group(context: BrokerContext, actor: Actor, org: str, group_id:
     async with begin(context, actor, "group.delete", org, undo, group=group_id, offsets=len(offsets)):
         try:
             is_share = await type_of(context, keys) == SHARE
+            lease_ends_ms = context.broker_lease.ends_ms
             refuse_late(context)
             if is_share:
                 await delete_share_group(context.store, context.shares.groups, keys, context.broker_lease.name)
@@ -119,7 +120,7 @@ async def remove_member(
     """
     if not group_id:
         raise InvalidGroupId
-    keys, lease_ends_ms = context.store.group_keys(org, group_id), context.broker_lease.ends_ms
+    keys = context.store.group_keys(org, group_id)
     async with begin(context, actor, "group.remove_member", org, group=group_id, member=member, reason=reason) as entry:
         members = await members_of(context, keys)
         if members is None:
@@ -128,6 +129,7 @@ async def remove_member(
         if not found:
             raise UnknownMemberId(f"the group has no member {member}, but {counted(len(members), 'other')}")
         kind = await type_of(context, keys)
+        lease_ends_ms = context.broker_lease.ends_ms
         refuse_late(context)
         if kind == SHARE:
             raise InvalidRequest("a member of a share group cannot be removed: stop it, or wait for its session")

@@ -70,9 +70,8 @@ async def reset(
     """Move offsets; the audit keeps the old ones. Raises Problem, NonEmptyGroup, StoreUnavailable.
 
     Atomic: all offsets move or none, together with the removal of members by `fence`. CoordinatorNotAvailable if the
-    lease that the broker has now ends before.
+    lease that the broker has when the script is sent ends before it runs.
     """
-    lease_ends_ms = context.broker_lease.ends_ms
     await _no_share_group(context, context.store.group_keys(org, wanted.group_id))
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
     planned = await _planned(context, org, wanted)
@@ -81,7 +80,7 @@ async def reset(
     undo = moved_back(org, wanted.group_id, own_id, before)
     arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
     async with begin(context, actor, action, org, undo, **arguments) as entry:
-        removed = await _move(context, actor, org, wanted, moves, lease_ends_ms)
+        removed = await _move(context, actor, org, wanted, moves)
         reported = [f"removed {counted(removed, 'member')}"] if removed else []
         reported.append(f"{counted(len(moves), 'partition')} moved")
         entry.result |= {"complete": True, "removed": removed, "messages": reported}
@@ -95,9 +94,7 @@ async def reset(
         }
 
 
-async def _move(
-    context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move], lease_ends_ms: int
-) -> int:
+async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, moves: Sequence[Move]) -> int:
     """Run the script; returns the number of removed members. Raises Problem, NonEmptyGroup, StoreUnavailable."""
     keys = context.store.group_keys(org, wanted.group_id)
     who = f"{COMMAND}@{actor.name}"
@@ -110,6 +107,7 @@ async def _move(
         targets.append(OffsetMove(move.topic, topic.topic_hex, move.partition, move.after, move.metadata))
     if context.group_limits is not None:
         await context.group_limits.admit(keys)
+    lease_ends_ms = context.broker_lease.ends_ms
     refuse_late(context)
     try:
         removed = await reset_offsets(

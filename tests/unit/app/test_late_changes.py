@@ -52,10 +52,23 @@ class Admin:
     executed: list[str] = field(default_factory=list)
     own_drains: list[str] = field(default_factory=list)
     gate: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     async def drain_broker(self, context: Any, actor: Any, node_id: str) -> None:
         self.executed.append(node_id)
         await self.gate.wait()
+
+    async def drain_after_reads(self, context: Any, actor: Any, node_id: str) -> None:
+        """A change that reads something first, and is checked behind it."""
+        self.begun.append(node_id)
+        await self.gate.wait()
+        try:
+            late_requests.refuse_late(context)
+        except late_requests.NotExecuted as refused:
+            self.refused.append(refused.detail)
+            raise
+        self.executed.append(node_id)
 
 
 @pytest.fixture
@@ -154,6 +167,42 @@ async def test_change_pipelined_before_a_stall_is_not_executed(admin: Admin) -> 
     assert [(await next_status(reader))[0] for _ in range(2)] == [204, 503]
     assert admin.executed == ["1"]
     writer.close()
+
+
+async def test_change_under_way_in_a_stall_is_not_executed_however_long_it_ended_before(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "drain_broker", admin.drain_after_reads)
+    admin.gate.clear()
+    reader, writer = await asyncio.open_connection("127.0.0.1", admin.port)
+    writer.write(drain_of(1))
+    async with asyncio.timeout(PATIENCE_S):
+        while not admin.begun:
+            await asyncio.sleep(0.001)
+    admin.stalls.stand_still()
+    admin.gate.set()
+    answer = await next_status(reader)
+    assert answer[0] == 503 and late_requests.LATE in answer[1]
+    writer.write(drain_of(2))
+    assert (await next_status(reader))[0] == 204
+    assert admin.executed == ["2"]
+    writer.close()
+
+
+async def test_change_under_way_of_a_client_that_left_is_not_executed(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "drain_broker", admin.drain_after_reads)
+    admin.gate.clear()
+    with socket.create_connection(("127.0.0.1", admin.port)) as gone:
+        gone.sendall(drain_of(1))
+        async with asyncio.timeout(PATIENCE_S):
+            while not admin.begun:
+                await asyncio.sleep(0.001)
+    admin.gate.set()
+    assert (await status(admin, drain_of(2)))[0] == 204
+    assert admin.refused == [late_requests.LEFT]
+    assert admin.executed == ["2"]
 
 
 async def test_change_of_a_client_that_left_is_not_executed(admin: Admin) -> None:
