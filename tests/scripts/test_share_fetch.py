@@ -477,7 +477,7 @@ async def test_undo_of_what_another_session_of_the_member_acquired_is_refused(sh
     await shares.produce(3)
     assert await a.fetch(0) == "0-2x1"
     partition = SharePartition(shares.topics["t1"].topic_id, 0)
-    undone = [(partition, "", [Acknowledgement(0, 2, (UNDO,))])]
+    undone = [(partition, "", [Acknowledgement(0, 2, UNDO)])]
 
     records = shares.brokers[0].context.shares.records
     _, codes = await records.acknowledge(shares.keys, Acquirer("member-a", "0abc"), undone)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ import pytest
 from tests.scripts.test_share_ordering import run_random_members
 from tests.support.includes import replaced_include
 from tests.support.shares import ACCEPT, GAP, LOCK_MS, REJECT, RELEASE, RENEW, Member, ShareWorld
-from tidegate.errors import StoreUnavailable
+from tidegate.errors import InvalidRequest, StoreUnavailable
 from tidegate.groups.share import records
-from tidegate.groups.share.acknowledgements import RUNS_MAX, Acknowledgement, check
+from tidegate.groups.share.acknowledgements import RUNS_MAX, Acknowledgement, checked
 from tidegate.groups.share.records import ACKNOWLEDGE_RECORDS
 from tidegate.groups.share.sessions import Acquirer
 from tidegate.store import scripts
@@ -273,12 +274,36 @@ async def test_batches_of_one_record_are_acknowledged_as_one_range(shares: Share
     assert await counts(shares) == [(ROWS, 0)] * PARTITIONS
 
 
-async def test_kinds_change_a_limited_number_of_times() -> None:
-    check([Acknowledgement(0, RUNS_MAX, tuple(islice(cycle((GAP, ACCEPT)), RUNS_MAX + 1)))], allows_renewal=True)
-    changing = [Acknowledgement(0, RUNS_MAX, tuple(islice(cycle((RELEASE, ACCEPT)), RUNS_MAX + 1)))]
+class Kinds(tuple[int, ...]):
+    """Acknowledge types that count how often they are read."""
 
-    with pytest.raises(Exception, match="more than 10000 runs"):
-        check(changing, allows_renewal=True)
+    reads = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def batch(first: int, kinds: Sequence[int]) -> SimpleNamespace:
+    return SimpleNamespace(first_offset=first, last_offset=first + len(kinds) - 1, acknowledge_types=kinds)
+
+
+async def test_kinds_change_a_limited_number_of_times() -> None:
+    checked([batch(0, tuple(islice(cycle((GAP, ACCEPT)), RUNS_MAX + 1)))], allows_renewal=True)
+    checked([batch(0, tuple(islice(cycle((RELEASE, ACCEPT)), RUNS_MAX)))], allows_renewal=True)
+    changing = tuple(islice(cycle((RELEASE, ACCEPT)), RUNS_MAX + 1))
+
+    for batches in ([batch(0, changing)], [batch(0, changing[:-3]), batch(RUNS_MAX, (ACCEPT, ACCEPT, REJECT, GAP))]):
+        with pytest.raises(InvalidRequest, match="more than 10000 runs"):
+            checked(batches, allows_renewal=True)
+
+
+async def test_kinds_are_read_once() -> None:
+    kinds = Kinds((GAP, ACCEPT, RELEASE, REJECT, RENEW))
+
+    assert checked([batch(7, kinds)], allows_renewal=True) == [Acknowledgement(7, 11, b"11234")]
+
+    assert kinds.reads == 1
 
 
 async def test_acknowledge_splits_no_row_of_a_partition_with_too_many(shares: ShareWorld) -> None:

@@ -11,15 +11,17 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_sessions import (
+    Acknowledged,
     acknowledge,
     follow_connection,
     lock_duration,
     member_of,
     named,
 )
-from tidegate.errors import KafkaError
+from tidegate.apis.slices import SLICE
 from tidegate.groups.share.errors import InvalidShareSessionEpoch
-from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
+from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ShareSession
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import codec, error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
@@ -52,11 +54,18 @@ async def _acknowledge(call: Call, request: ShareAcknowledgeRequest, session: Sh
     results = await acknowledge(call, session, named(request), request.is_renew_ack)
     if request.share_session_epoch == FINAL_EPOCH:
         await call.context.shares.close_session(session)
-    response = _response(results, lock_duration(session))
-    call.reply(codec.encode(ApiKey.SHARE_ACKNOWLEDGE, call.version, response))
+    lock_ms = lock_duration(session)
+    if len(results) > SLICE:
+        call.reply(await ENCODED.run(_encoded, call.version, results, lock_ms))
+    else:
+        call.reply(_encoded(call.version, results, lock_ms))
 
 
-def _response(results: dict[SharePartition, KafkaError | None], lock_ms: int) -> Any:
+def _encoded(version: int, results: Acknowledged, lock_ms: int) -> bytes:
+    return codec.encode(ApiKey.SHARE_ACKNOWLEDGE, version, _response(results, lock_ms))
+
+
+def _response(results: Acknowledged, lock_ms: int) -> Any:
     topics: dict[Any, list[Any]] = {}
     for partition, error in results.items():
         topics.setdefault(partition.topic_id, []).append(

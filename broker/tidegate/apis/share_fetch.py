@@ -16,19 +16,22 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from kio.schema.errors import ErrorCode
 
-from tidegate.apis.call import Call
+from tidegate.apis.call import Body, Call
 from tidegate.apis.fetch_reading import BYTES_MAX
 from tidegate.apis.registry import inline_api
 from tidegate.apis.share_reading import ShareReading
 from tidegate.apis.share_sessions import (
+    Acknowledged,
     acknowledge,
     follow_connection,
     lock_duration,
     member_of,
     named,
 )
-from tidegate.errors import InvalidRequest, KafkaError
+from tidegate.apis.slices import SLICE
+from tidegate.errors import InvalidRequest
 from tidegate.groups.share.sessions import FINAL_EPOCH, FIRST_EPOCH, SharePartition, ShareSession
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.share_writers import SharePartitionData
@@ -56,20 +59,20 @@ logger = structlog.get_logger()
 def share_fetch(call: Call, request: ShareFetchRequest) -> None:
     """Read records of a share group. v2: acquire modes (KIP-1206), renewal of locks (KIP-1222)."""
     keys, member_id = member_of(call, request)
-    epoch, wanted = request.share_session_epoch, named(request)
+    epoch, wanted = request.share_session_epoch, (partition for partition, _ in named(request))
     _check(request)
     sessions, connection_id = call.context.shares.sessions, call.client.connection_id
     added: set[SharePartition] = set()
     if epoch == FIRST_EPOCH:
-        if any(batches for _, batches in wanted):
+        if any(batches for _, batches in named(request)):
             raise InvalidRequest("the first request of a share session acknowledges nothing")
-        added = {partition for partition, _ in wanted}
-        session = sessions.open(keys, member_id, connection_id, (partition for partition, _ in wanted))
+        session = sessions.open(keys, member_id, connection_id, wanted)
+        added = set(session.partitions)
     elif epoch == FINAL_EPOCH:
         session = sessions.close(keys, member_id)
     else:
         session = sessions.proceed(keys, member_id, epoch, connection_id)
-        added = sessions.add(session, (partition for partition, _ in wanted))
+        added = sessions.add(session, wanted)
         sessions.forget(session, _forgotten(request))
     follow_connection(call)
     call.answer_later(ShareFetching(call, request, session, added).run(), request)
@@ -110,7 +113,7 @@ class ShareFetching:
         """Acknowledge, fetch, and reply once."""
         call, request = self._call, self._request
         try:
-            asked = [(partition, batches) for partition, batches in named(request) if batches]
+            asked = ((partition, batches) for partition, batches in named(request) if batches)
             acknowledged = await acknowledge(call, self._session, asked, request.is_renew_ack)
             results: dict[SharePartition, SharePartitionData] = {}
             if request.share_session_epoch == FINAL_EPOCH:
@@ -122,7 +125,7 @@ class ShareFetching:
                 if self._is_superseded:
                     await reading.undo()
                 results = reading.results
-            self._reply(results, acknowledged)
+            await self._reply(results, acknowledged)
         finally:
             self._end()
 
@@ -202,12 +205,14 @@ class ShareFetching:
 
     # -- answering
 
-    def _reply(
-        self,
-        results: dict[SharePartition, SharePartitionData],
-        acknowledged: dict[SharePartition, KafkaError | None],
-    ) -> None:
-        """Answer with what is new: records, errors, acknowledgements, and partitions that were added."""
+    async def _reply(self, results: dict[SharePartition, SharePartitionData], acknowledged: Acknowledged) -> None:
+        if len(results) + len(acknowledged) + len(self._added) > SLICE:
+            self._call.reply(await ENCODED.run(self._answer, results, acknowledged))
+        else:
+            self._call.reply(self._answer(results, acknowledged))
+
+    def _answer(self, results: dict[SharePartition, SharePartitionData], acknowledged: Acknowledged) -> list[Body]:
+        """What is new: records, errors, acknowledgements, and partitions that were added."""
         for partition, error in acknowledged.items():
             result = results.setdefault(partition, SharePartitionData(partition.index))
             if error is not None:
@@ -217,8 +222,7 @@ class ShareFetching:
         topics: dict[bytes, list[SharePartitionData]] = {}
         for partition, result in results.items():
             topics.setdefault(partition.topic_id.bytes, []).append(result)
-        lock_ms = lock_duration(self._session)
-        self._call.reply(share_fetch_response(ErrorCode.none.value, None, lock_ms, topics.items()))
+        return share_fetch_response(ErrorCode.none.value, None, lock_duration(self._session), topics.items())
 
     def _end(self) -> None:
         for stop in self._stop_listening:

@@ -298,7 +298,7 @@ class ShareReading:
     async def undo(self) -> None:
         """Undo all deliveries, for nobody awaits the answer; if Redis is away, their locks expire."""
         undone = [
-            (partition, "", [Acknowledgement(first, last, (UNDO,))])
+            (partition, "", [Acknowledgement(first, last, UNDO)])
             for partition, result in self.results.items()
             for first, last, _ in result.acquired
         ]
@@ -311,7 +311,7 @@ class ShareReading:
 
     async def _put_back(self, partition: SharePartition, ranges: Sequence[Acquired]) -> None:
         """Undo the delivery of ranges that are not in the answer; if Redis is away, their locks expire."""
-        undone = [Acknowledgement(one.first, one.last, (UNDO,)) for one in sorted(ranges, key=lambda one: one.first)]
+        undone = [Acknowledgement(one.first, one.last, UNDO) for one in sorted(ranges, key=lambda one: one.first)]
         self._is_full = True
         try:
             await self._call.context.shares.records.acknowledge(

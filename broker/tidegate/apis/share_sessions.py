@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
+from tidegate.apis.slices import in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.errors import (
     InvalidRequest,
@@ -20,7 +21,7 @@ from tidegate.errors import (
     from_code,
 )
 from tidegate.groups.configs import SHARE_RECORD_LOCK_DURATION_MS
-from tidegate.groups.share.acknowledgements import Acknowledgement, check
+from tidegate.groups.share.acknowledgements import Acknowledgement, RequestedBatch, checked
 from tidegate.groups.share.sessions import SharePartition, ShareSession
 from tidegate.security.acls import Operation
 from tidegate.store.keys import GroupKeys
@@ -55,20 +56,16 @@ def follow_connection(call: Call) -> None:
         call.client.when_closed(lambda: sessions.close_connection(connection_id))
 
 
-def named(request: ShareFetchRequest | ShareAcknowledgeRequest) -> list[tuple[SharePartition, list[Acknowledgement]]]:
-    """The partitions that a request names, with their acknowledgements."""
-    return [
-        (
-            SharePartition(topic.topic_id, partition.partition_index),
-            [
-                Acknowledgement(one.first_offset, one.last_offset, tuple(one.acknowledge_types))
-                for one in partition.acknowledgement_batches
-            ],
-        )
+def named(
+    request: ShareFetchRequest | ShareAcknowledgeRequest,
+) -> Iterator[tuple[SharePartition, Sequence[RequestedBatch]]]:
+    """The partitions that a request names, with what it acknowledges of them."""
+    return (
+        (SharePartition(topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
         for topic in request.topics
         if topic.topic_id is not None
         for partition in topic.partitions
-    ]
+    )
 
 
 async def find_topic(call: Call, partition: SharePartition) -> Topic:
@@ -87,21 +84,24 @@ async def find_topic(call: Call, partition: SharePartition) -> Topic:
 
 
 async def acknowledge(
-    call: Call, session: ShareSession, asked: Iterable[tuple[SharePartition, Sequence[Acknowledgement]]], renews: bool
+    call: Call, session: ShareSession, asked: Iterable[tuple[SharePartition, Sequence[RequestedBatch]]], renews: bool
 ) -> Acknowledged:
-    """Apply acknowledgements; the outcome of each share-partition, as durable as `durability` says."""
+    """Apply acknowledgements, those of many partitions in slices.
+
+    Returns the outcome of each share-partition, as durable as `durability` says.
+    """
     results: Acknowledged = {}
     valid: list[tuple[SharePartition, str, Sequence[Acknowledgement]]] = []
-    for partition, batches in asked:
+    async for partition, batches in in_slices(asked):
         try:
             await find_topic(call, partition)
-            check(batches, allows_renewal=renews and call.version >= RENEWS_FROM)
+            acknowledgements = checked(batches, allows_renewal=renews and call.version >= RENEWS_FROM)
         except KafkaError as error:
             results[partition] = _storage_error(error)
         else:
             results[partition] = None
             found = session.partitions.get(partition)
-            valid.append((partition, "" if found is None else found.epoch, batches))
+            valid.append((partition, "" if found is None else found.epoch, acknowledgements))
     if valid:
         records = call.context.shares.records
         try:
@@ -109,7 +109,7 @@ async def acknowledge(
         except StoreUnavailable as error:
             results |= {partition: _storage_error(error) for partition, _, _ in valid}
         else:
-            for (partition, _, _), code in zip(valid, codes, strict=True):
+            async for (partition, _, _), code in in_slices(zip(valid, codes, strict=True)):
                 results[partition] = None if code == ErrorCode.none.value else from_code(code)
     return results
 

@@ -329,7 +329,7 @@ def _for_one_script(acknowledged: Sequence[Batches]) -> Sequence[Batches]:
     """The first share-partitions, at least one, with no more acknowledgements than a script reads rows."""
     count = 0
     for place, (_, _, batches) in enumerate(acknowledged):
-        count += sum(len(batch.kinds) for batch in batches)
+        count += sum(len(batch.digits) for batch in batches)
         if place and count > ROWS_PER_SCRIPT:
             return acknowledged[:place]
     return acknowledged

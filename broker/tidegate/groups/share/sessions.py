@@ -139,13 +139,11 @@ class ShareSessions:
         if old is None and len(self._sessions) >= self._max:
             raise ShareSessionLimitReached(f"this broker has {self._max} share sessions")
         session = ShareSession(keys, member_id, token_hex(4) if old is None else old.session_id, connection_id)
-        session.partitions = {partition: ReadPartition() for partition in wanted}
-        if old is not None:
-            for partition, found in old.partitions.items():
-                if partition in session.partitions:
-                    session.partitions[partition] = found
-            session.released = [one for one in old.all_partitions() if one not in session.partitions]
-        self._check_connection(connection_id, session.size, old)
+        found = dict.fromkeys(wanted)
+        session.released = [] if old is None else [one for one in old.all_partitions() if one not in found]
+        self._check_connection(connection_id, len(found) + len(session.released), old)
+        before = {} if old is None else old.partitions
+        session.partitions = {partition: before.get(partition) or ReadPartition() for partition in found}
         added = session.size - (0 if old is None else old.size)
         self._check_limit(added)
         if old is not None:
@@ -156,7 +154,7 @@ class ShareSessions:
 
     def add(self, session: ShareSession, wanted: Iterable[SharePartition]) -> set[SharePartition]:
         """Add partitions to a session; those that are new to it. Raises ShareSessionLimitReached."""
-        added = {partition for partition in wanted if partition not in session.partitions}
+        added = set(wanted).difference(session.partitions)
         if added:
             self._check_connection(session.connection_id, session.size + len(added), session)
             self._check_limit(len(added))
