@@ -17,7 +17,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.cluster import REPOSITORY
@@ -88,8 +90,14 @@ def newest_java_program(name: str) -> Callable[[], Command]:
 
 
 def _java(name: str, jars: str) -> Command:
-    target = _built() / "java"
-    _run([_program("javac"), "-cp", jars, "-d", str(target), f"{name}.java"], SOURCES / "java")
+    source = (SOURCES / "java" / f"{name}.java").read_bytes()
+    target = _built() / f"{name}-{sha256(source + jars.encode()).hexdigest()[:16]}"
+    if not target.exists():  # whole at once: another process may just start it
+        with TemporaryDirectory(dir=_built()) as scratch:
+            compiled = Path(scratch) / name
+            _run([_program("javac"), "-cp", jars, "-d", str(compiled), f"{name}.java"], SOURCES / "java")
+            with contextlib.suppress(OSError):  # another one was faster
+                compiled.rename(target)
     quiet = [
         "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
         "-XX:+UseSerialGC",
