@@ -17,6 +17,7 @@ from tidegate.apis.waiting_fetches import FetchWaits, LogEnds
 from tidegate.audit.trail import AuditTrail
 from tidegate.cluster.resource_configs import ResourceConfigs
 from tidegate.diagnosis.commit_progress import CommitProgress
+from tidegate.errors import RequestTimedOut
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.expiry import STREAMS_KIND, ExpireOne
 from tidegate.groups.share.service import ShareService
@@ -293,6 +294,14 @@ class Call:
     answer_later: Callable[[Coroutine[Any, Any, None], Any], object]
     """Run the rest of an inline handler in a task. What it raises is answered as what the handler raises; the second
     argument is the request."""
+
+    def refuse_if_gone(self) -> None:
+        """Raise RequestTimedOut if the client has left, for what is done part by part.
+
+        It may have repeated the request at another broker and gone on there.
+        """
+        if self.client.closed:
+            raise RequestTimedOut("the client has left")
 
     @property
     def org(self) -> str:
