@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID, uuid4
 
@@ -15,8 +15,9 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis import mutations
 from tidegate.apis.call import Call
+from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each
+from tidegate.apis.slices import each, in_slices
 from tidegate.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
@@ -33,7 +34,7 @@ from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
 from tidegate.topics import configs, names
-from tidegate.topics.catalog import PARTITIONS_MAX, Topic
+from tidegate.topics.catalog import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
@@ -76,6 +77,7 @@ async def create_topics(call: Call, request: CreateTopicsRequest) -> CreateTopic
 
     async def one(topic: Any) -> CreatableTopicResult:
         try:
+            call.refuse_if_gone()
             return await _create(call, topic, times[topic.name], request.validate_only)
         except KafkaError as error:
             code, message = failure(error)
@@ -98,6 +100,7 @@ async def _create(call: Call, wanted: CreatableTopic, times: int, validate_only:
     await mutations.spend(call, count)
     topic_id = uuid4()  # as Kafka's, of a topic that is not made
     if not validate_only:
+        call.refuse_if_gone()
         topic_id = (await catalog.create(call.org, wanted.name, count, overrides)).topic_id
     values: dict[str, Any] = {
         "name": wanted.name,
@@ -155,43 +158,61 @@ def _check_replicas(call: Call, assignments: Sequence[Sequence[int]]) -> None:
     error=error_responses.delete_topics,
 )
 async def delete_topics(call: Call, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
-    """Delete topics with their records and committed offsets. v6: by name or id."""
-    await call.context.catalog.refresh()  # another broker may have made a topic again
-    times = Counter[tuple[str | None, UUID | None]]((topic.name, topic.topic_id) for topic in request.topics)
+    """Delete topics with their records and committed offsets. v6: by name or id.
 
-    async def one(wanted: tuple[str | None, UUID | None]) -> DeletableTopicResult:
-        name, topic_id = wanted
+    All are found before the first is deleted, as by Kafka.
+    """
+    named = await topics_of(call, dict.fromkeys(topic.name for topic in request.topics if topic.name is not None))
+    times = Counter[tuple[str | None, UUID | None]]((topic.name, topic.topic_id) for topic in request.topics)
+    every = [wanted for wanted, count in times.items() for _ in range(1 if any(wanted) else count)]
+    found = [_to_delete(call, named, *wanted, times[wanted]) async for wanted in in_slices(every)]
+
+    async def one(asked: tuple[tuple[str | None, UUID | None], NamedTopic]) -> DeletableTopicResult:
+        (name, topic_id), topic = asked
         code, message = ErrorCode.none, None
         try:
-            topic = await _find_to_delete(call, name, topic_id, times[wanted])
-            name, topic_id = topic.name, topic.topic_id
-            await mutations.spend(call, topic.partition_count)
-            await call.context.catalog.delete(call.org, topic.name, topic.topic_id)
+            call.refuse_if_gone()
+            if not isinstance(topic, KafkaError):
+                name, topic_id = topic.name, topic.topic_id
+            await _delete(call, topic, is_by_id=asked[0][1] is not None)
         except KafkaError as error:
             code, message = failure(error)
         values: dict[str, Any] = {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message}
         return DeletableTopicResult(**values)
 
-    every = [wanted for wanted, count in times.items() for _ in range(1 if any(wanted) else count)]
-    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(await each(every, one, _AT_ONCE)))
+    results = await each(zip(every, found, strict=True), one, _AT_ONCE)
+    return DeleteTopicsResponse(throttle_time=NO_TIME, responses=tuple(results))
 
 
-async def _find_to_delete(call: Call, name: str | None, topic_id: UUID | None, times: int) -> Topic:
+def _to_delete(
+    call: Call, named: Mapping[str, NamedTopic], name: str | None, topic_id: UUID | None, times: int
+) -> NamedTopic:
+    """The topic, or why it is not deleted."""
     if not call.context.settings.delete_topic_enable:
-        if call.version < 3:
-            raise InvalidRequest("topic deletion is disabled")
-        raise TopicDeletionDisabled
+        return InvalidRequest("topic deletion is disabled") if call.version < 3 else TopicDeletionDisabled()
     if (name is None) == (topic_id is None):
-        raise InvalidRequest("either a name or an id is needed")
+        return InvalidRequest("either a name or an id is needed")
     if times > 1:
-        raise InvalidRequest("the topic appears more than once in the request")
-    catalog = call.context.catalog
-    topic = await (catalog.find_by_id(call.org, topic_id) if topic_id else catalog.find(call.org, name or ""))
-    if topic is None:
-        raise UnknownTopicId if topic_id else UnknownTopicOrPartition
-    if call.context.settings.internal_topics_interval_ms:
-        names.check_changeable(topic.name)  # it would be written again at once
+        return InvalidRequest("the topic appears more than once in the request")
+    by_id = None if topic_id is None else call.context.catalog.by_id(call.org, topic_id)
+    topic = named[name] if name is not None else by_id or UnknownTopicId()
+    if not isinstance(topic, KafkaError) and call.context.settings.internal_topics_interval_ms:
+        try:
+            names.check_changeable(topic.name)  # it would be written again at once
+        except KafkaError as error:
+            return error
     return topic
+
+
+async def _delete(call: Call, topic: NamedTopic, is_by_id: bool) -> None:
+    """Delete that topic, and no later one of its name. Raises KafkaError."""
+    if isinstance(topic, KafkaError):
+        raise topic.with_traceback(None)
+    await mutations.spend(call, topic.partition_count)
+    try:
+        await call.context.catalog.delete(call.org, topic.name, topic.topic_id)
+    except (UnknownTopicId, UnknownTopicOrPartition):
+        raise (UnknownTopicId if is_by_id else UnknownTopicOrPartition) from None
 
 
 # -- CreatePartitions
@@ -209,11 +230,13 @@ async def create_partitions(call: Call, request: CreatePartitionsRequest) -> Cre
     """Add partitions (KIP-195); they begin at offset 0."""
     times = Counter(topic.name for topic in request.topics)
     once = {topic.name: topic for topic in request.topics}
+    named = await topics_of(call, once)
 
     async def one(wanted: Any) -> CreatePartitionsTopicResult:
         code, message = ErrorCode.none, None
         try:
-            await _grow(call, wanted, times[wanted.name], request.validate_only)
+            call.refuse_if_gone()
+            await _grow(call, wanted, named[wanted.name], times[wanted.name], request.validate_only)
         except KafkaError as error:
             code, message = failure(error)
         return CreatePartitionsTopicResult(name=wanted.name, error_code=code, error_message=message)
@@ -222,12 +245,12 @@ async def create_partitions(call: Call, request: CreatePartitionsRequest) -> Cre
     return CreatePartitionsResponse(throttle_time=NO_TIME, results=tuple(results))
 
 
-async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_only: bool) -> None:
+async def _grow(call: Call, wanted: CreatePartitionsTopic, named: NamedTopic, times: int, validate_only: bool) -> None:
     if times > 1:
         raise InvalidRequest("the topic appears more than once in the request")
     names.check_changeable(wanted.name)
-    catalog = call.context.catalog
-    topic = await catalog.check_growth(call.org, wanted.name, wanted.count)
+    catalog, topic_id = call.context.catalog, as_now(call, named).topic_id
+    topic = await catalog.check_growth(call.org, wanted.name, wanted.count, topic_id)
     if wanted.assignments is not None:
         if len(wanted.assignments) != wanted.count - topic.partition_count:
             raise InvalidReplicaAssignment("there must be one assignment for each new partition")
@@ -235,4 +258,4 @@ async def _grow(call: Call, wanted: CreatePartitionsTopic, times: int, validate_
     await catalog.check_limits(call.org, wanted.name, wanted.count)
     await mutations.spend(call, wanted.count - topic.partition_count)
     if not validate_only:
-        await catalog.add_partitions(call.org, wanted.name, wanted.count)
+        await catalog.add_partitions(call.org, wanted.name, wanted.count, topic_id)

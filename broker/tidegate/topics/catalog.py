@@ -296,38 +296,46 @@ class Catalog:
         await self.refresh()
         logger.info("topic_deleted", org=org, topic=name)
 
-    async def add_partitions(self, org: str, name: str, count: int) -> Topic:
+    async def add_partitions(self, org: str, name: str, count: int, topic_id: UUID | None = None) -> Topic:
         """Increase a topic's partitions to `count`. Raises as `check_growth`, PolicyViolation, StoreUnavailable."""
-        topic = await self.check_growth(org, name, count)
+        topic = await self.check_growth(org, name, count, topic_id)
         record = await self.steps.want_partitions(org, name, topic.topic_id, count)
         await self.steps.finish(org, name, record)
         await self.refresh()
         logger.info("partitions_added", org=org, topic=name, partitions=count)
         return self.by_id(org, topic.topic_id) or topic
 
-    async def check_growth(self, org: str, name: str, count: int) -> Topic:
-        """Raise what `add_partitions` would: UnknownTopicOrPartition, InvalidPartitions."""
-        await self.refresh()
-        topic = await self.find(org, name)
-        if topic is None:
-            raise UnknownTopicOrPartition
+    async def check_growth(self, org: str, name: str, count: int, topic_id: UUID | None = None) -> Topic:
+        """Raise what `add_partitions` would: InvalidPartitions, UnknownTopicOrPartition also for another `topic_id`."""
+        topic = await self._named(org, name, topic_id)
         if count <= topic.partition_count:
             raise InvalidPartitions(f"topic has {topic.partition_count} partitions already")
         self.check_count(count)
         return topic
 
+    async def _named(self, org: str, name: str, topic_id: UUID | None) -> Topic:
+        """The topic of a name, by a refresh. Raises UnknownTopicOrPartition, also if it has another id."""
+        await self.refresh()
+        topic = await self.find(org, name)
+        if topic is None or topic_id not in (None, topic.topic_id):
+            raise UnknownTopicOrPartition
+        return topic
+
     async def alter_configs(
-        self, org: str, name: str, plan: Callable[[Mapping[str, str]], dict[str, str]], validate_only: bool = False
+        self,
+        org: str,
+        name: str,
+        plan: Callable[[Mapping[str, str]], dict[str, str]],
+        validate_only: bool = False,
+        topic_id: UUID | None = None,
     ) -> None:
         """Replace a topic's configs by `plan(current)`; after a concurrent change `plan` is called again.
 
-        Raises UnknownTopicOrPartition, what `plan` raises, StoreUnavailable.
+        Raises UnknownTopicOrPartition, also for another `topic_id`, what `plan` raises, StoreUnavailable.
         """
         for _ in range(_ALTER_TRIES):
-            await self.refresh()
-            topic = await self.find(org, name)
-            if topic is None:
-                raise UnknownTopicOrPartition
+            topic = await self._named(org, name, topic_id)
+            topic_id = topic.topic_id
             planned_on = self._records[f"{org}/{name}"].config
             overrides = plan(topic.overrides)
             if validate_only or overrides == topic.overrides:

@@ -1,0 +1,192 @@
+"""Requests of administrators that a broker executes after their client has continued at another one.
+
+The first broker is held within the request; meanwhile the second one does what is newer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.kit.wire import request
+from tests.support.transactions import NONE, Brokers, brokers_of
+from tidegate.apis import topics
+from tidegate.settings import Settings
+from tidegate.store.store import Store
+
+assert topics  # registered
+
+E = ErrorCode
+MINUTE = timedelta(minutes=1)
+AT_ONCE = 16
+"""Parts of a request that a broker executes together."""
+NAMES = [f"t{number}" for number in range(AT_ONCE + 1)]
+LAST = NAMES[-1]
+"""Its turn is behind the others'."""
+
+
+class Held:
+    """Two brokers. What is asked of the first one waits where `at` says; the second one does the rest."""
+
+    def __init__(self, both: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.first, self.second = Brokers(both.all[:1]), Brokers(both.all[1:])
+        self.catalog = both.all[0].context.catalog
+        self._monkeypatch = monkeypatch
+        self._released, self._reached = asyncio.Event(), asyncio.Event()
+
+    def at(self, owner: Any, name: str) -> None:
+        """Hold the calls of a function."""
+        original = getattr(owner, name)
+
+        async def held(*args: Any, **values: Any) -> Any:
+            self._reached.set()
+            await self._released.wait()
+            return await original(*args, **values)
+
+        self._monkeypatch.setattr(owner, name, held)
+
+    async def ask(self, asked: Any) -> asyncio.Future[Any]:
+        """What the first broker is asked, once it is held."""
+        answer = asyncio.ensure_future(self.first.ask(asked))
+        await self._reached.wait()
+        return answer
+
+    def leave(self) -> None:
+        """The client closes its connection to the first broker."""
+        self.first.clients[0].client.closed = True
+
+    async def release(self, asked: asyncio.Future[Any]) -> Any:
+        """The first broker's answer."""
+        self._released.set()
+        return await asked
+
+    async def create_again(self, name: str) -> None:
+        """Delete a topic and create it again, with a record."""
+        catalog = self.second.all[0].context.catalog
+        await catalog.delete("default", name)
+        await catalog.create("default", name)
+        await self.second.clients[0].produce(name, 1)
+
+    async def topic(self, name: str) -> Any:
+        """A topic as the second broker finds it; None without."""
+        catalog = self.second.all[0].context.catalog
+        await catalog.refresh()
+        return await catalog.find("default", name)
+
+    async def log_start(self, name: str, index: int = 0) -> int:
+        """The log start of a partition."""
+        log = self.second.all[0].context.logs.partition(await self.topic(name), index)
+        return (await log.end_offset()).log_start_offset
+
+
+@pytest.fixture
+async def held(store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Held]:
+    """Two brokers without topics."""
+    async with brokers_of(settings, 2) as opened:
+        yield Held(opened, monkeypatch)
+
+
+Overtaken = Callable[[asyncio.Future[Any]], Awaitable[Any]]
+
+
+@pytest.fixture(params=["gone", "unnoticed"])
+def overtaken(request: pytest.FixtureRequest, held: Held) -> Overtaken:
+    """The first broker's answer to a client that has continued elsewhere: it closed, or its network was cut."""
+
+    async def answer(asked: asyncio.Future[Any]) -> Any:
+        if request.param == "gone":
+            held.leave()
+        return await held.release(asked)
+
+    return answer
+
+
+async def create_all(held: Held, names: list[str]) -> None:
+    """Topics of one partition that both brokers know."""
+    for name in names:
+        await held.first.create(name)
+    await held.topic(names[0])
+
+
+# -- topics
+
+
+def delete(names: list[str], version: int = 3) -> Any:
+    return request(20, version, topic_names=tuple(names), timeout=MINUTE)
+
+
+def delete_by_id(topics: list[Any]) -> Any:
+    return request(20, 6, topics=[{"name": None, "topic_id": one.topic_id} for one in topics], timeout=MINUTE)
+
+
+async def test_late_delete_topics_does_not_delete_topic_that_was_made_again(held: Held, overtaken: Overtaken) -> None:
+    await create_all(held, NAMES)
+    held.at(held.catalog, "delete")
+    late = await held.ask(delete(NAMES))
+    await held.create_again(LAST)
+
+    answer = await overtaken(late)
+    assert answer.responses[-1].error_code in (E.unknown_topic_or_partition, E.request_timed_out)
+    assert await held.topic(LAST) is not None
+    assert (await held.second.fetch(LAST)).offsets == [0]
+    assert await held.topic(NAMES[0]) is None
+
+
+async def test_delete_topics_answers_topic_that_was_made_again_as_deleted(held: Held) -> None:
+    await create_all(held, ["a", "b"])
+    found = [await held.topic("a"), await held.topic("b")]
+    held.at(held.catalog, "delete")
+    named = await held.ask(delete(["a"]))
+    by_id = await held.ask(delete_by_id(found[1:]))
+    await held.create_again("a")
+    await held.create_again("b")
+
+    assert [one.error_code for one in (await held.release(named)).responses] == [E.unknown_topic_or_partition]
+    assert [one.error_code for one in (await by_id).responses] == [E.unknown_topic_id]
+    assert await held.log_start("a") == await held.log_start("b") == 0
+
+
+async def test_delete_topics_of_client_that_left_ends(held: Held) -> None:
+    await create_all(held, NAMES)
+    held.at(held.catalog, "delete")
+    late = await held.ask(delete(NAMES))
+    held.leave()
+
+    answer = await held.release(late)
+    assert [one.error_code for one in answer.responses] == [NONE] * AT_ONCE + [E.request_timed_out]
+    assert await held.topic(LAST) is not None
+
+
+async def test_late_create_partitions_does_not_grow_topic_that_was_made_again(held: Held, overtaken: Overtaken) -> None:
+    await create_all(held, NAMES)
+    held.at(held.catalog, "add_partitions")
+    asked = [{"name": name, "count": 3, "assignments": None} for name in NAMES]
+    late = await held.ask(request(37, 3, topics=asked, timeout=MINUTE, validate_only=False))
+    await held.create_again(NAMES[0])
+    await held.create_again(LAST)
+
+    answer = await overtaken(late)
+    codes = [one.error_code for one in answer.results]
+    assert codes[:2] == [E.unknown_topic_or_partition, NONE]
+    assert codes[-1] in (E.unknown_topic_or_partition, E.request_timed_out)
+    assert [(await held.topic(name)).partition_count for name in (*NAMES[:2], LAST)] == [1, 3, 1]
+
+
+async def test_create_topics_of_client_that_left_ends(held: Held) -> None:
+    """It may have deleted the topics again."""
+    held.at(held.catalog, "create")
+    asked = [
+        {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+        for name in NAMES
+    ]  # fmt: skip
+    late = await held.ask(request(19, 7, topics=asked, timeout=MINUTE, validate_only=False))
+    held.leave()
+
+    answer = await held.release(late)
+    assert [one.error_code for one in answer.topics] == [NONE] * AT_ONCE + [E.request_timed_out]
+    assert await held.topic(LAST) is None
