@@ -15,14 +15,16 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tidegate.apis import topics
+from tidegate.apis import configs, topics
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-assert topics  # registered
+assert configs and topics  # registered
 
 E = ErrorCode
 MINUTE = timedelta(minutes=1)
+TOPIC = 2
+SET = 0
 AT_ONCE = 16
 """Parts of a request that a broker executes together."""
 NAMES = [f"t{number}" for number in range(AT_ONCE + 1)]
@@ -190,3 +192,63 @@ async def test_create_topics_of_client_that_left_ends(held: Held) -> None:
     answer = await held.release(late)
     assert [one.error_code for one in answer.topics] == [NONE] * AT_ONCE + [E.request_timed_out]
     assert await held.topic(LAST) is None
+
+
+# -- configs
+
+
+def alter(names: list[str], *, is_incremental: bool) -> Any:
+    operation = {"config_operation": SET} if is_incremental else {}
+    configs = [{"name": "retention.ms", "value": "1", **operation}]
+    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": configs} for name in names]
+    return request(44 if is_incremental else 33, 1, resources=resources, validate_only=False)
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+async def test_late_configs_are_not_those_of_topic_that_was_made_again(
+    held: Held, overtaken: Overtaken, is_incremental: bool
+) -> None:
+    """Its records would be deleted after a millisecond."""
+    await create_all(held, ["a", "b"])
+    held.at(held.catalog, "alter_configs")
+    late = await held.ask(alter(["a", "b"], is_incremental=is_incremental))
+    await held.create_again("b")
+
+    answer = await overtaken(late)
+    first, last = [one.error_code for one in answer.responses]
+    assert (first, last in (E.unknown_topic_or_partition, E.request_timed_out)) == (NONE, True)
+    assert (await held.topic("a")).overrides == {"retention.ms": "1"}
+    assert (await held.topic("b")).overrides == {}
+
+
+async def test_configs_planned_again_are_not_those_of_topic_that_was_made_again(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_all(held, ["a"])
+    steps, planned = held.catalog.steps, 0
+
+    async def replace_configs(*args: Any) -> bool:
+        nonlocal planned
+        planned += 1
+        if planned == 1:
+            await held.create_again("a")
+            return False  # others changed them, and then made it again
+        return await replace(*args)
+
+    replace = steps.replace_configs
+    monkeypatch.setattr(steps, "replace_configs", replace_configs)
+    answer = await held.first.ask(alter(["a"], is_incremental=True))
+    assert [one.error_code for one in answer.responses] == [E.unknown_topic_or_partition]
+    assert (await held.topic("a")).overrides == {}
+
+
+async def test_configs_of_client_that_left_are_not_altered(held: Held) -> None:
+    """They may have been set back."""
+    await create_all(held, ["a", "b"])
+    held.at(held.catalog, "alter_configs")
+    late = await held.ask(alter(["a", "b"], is_incremental=True))
+    held.leave()
+
+    answer = await held.release(late)
+    assert [one.error_code for one in answer.responses] == [NONE, E.request_timed_out]
+    assert (await held.topic("b")).overrides == {}

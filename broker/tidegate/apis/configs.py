@@ -17,6 +17,7 @@ from tidegate.apis import broker_configs, broker_loggers, client_metrics
 from tidegate.apis.call import Call
 from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.apis.group_configs import GROUP, alter_group_configs, describe_group_configs
+from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
 from tidegate.apis.slices import in_slices
 from tidegate.apis.topics import failure
@@ -87,9 +88,9 @@ async def _configs_of(call: Call, resource: DescribeConfigsResource) -> list[Des
 @api(ApiKey.ALTER_CONFIGS, first=0, last=2, confirmed=True, error=error_responses.alter_configs)
 async def alter_configs(call: Call, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """Replace all own configs of topics and groups; configs that are not named return to their defaults."""
-    times = _times(request)
+    times, topics = _times(request), await _topics(call, request)
     responses = [
-        AlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=True))
+        AlterConfigsResourceResponse(**await _alter(call, one, times, topics, request.validate_only, replace=True))
         async for one in in_slices(request.resources)
     ]
     return AlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
@@ -100,9 +101,11 @@ async def incremental_alter_configs(
     call: Call, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Set, delete, append to and subtract from single configs of topics and groups (KIP-339)."""
-    times = _times(request)
+    times, topics = _times(request), await _topics(call, request)
     responses = [
-        IncrementalAlterConfigsResourceResponse(**await _alter(call, one, times, request.validate_only, replace=False))
+        IncrementalAlterConfigsResourceResponse(
+            **await _alter(call, one, times, topics, request.validate_only, replace=False)
+        )
         async for one in in_slices(request.resources)
     ]
     return IncrementalAlterConfigsResponse(throttle_time=NO_TIME, responses=tuple(responses))
@@ -112,15 +115,30 @@ def _times(request: Any) -> Counter[tuple[int, str]]:
     return Counter((one.resource_type, one.resource_name) for one in request.resources)
 
 
+async def _topics(call: Call, request: Any) -> Mapping[str, NamedTopic]:
+    named = dict.fromkeys(one.resource_name for one in request.resources if one.resource_type == TOPIC)
+    return await topics_of(call, named) if named else {}
+
+
 async def _alter(
-    call: Call, resource: Any, times: Counter[tuple[int, str]], validate_only: bool, *, replace: bool
+    call: Call,
+    resource: Any,
+    times: Counter[tuple[int, str]],
+    topics: Mapping[str, NamedTopic],
+    validate_only: bool,
+    *,
+    replace: bool,
 ) -> dict[str, Any]:
     """Alter one resource; returns its line of the answer."""
     code, message = ErrorCode.none, None
     try:
+        call.refuse_if_gone()
         if times[resource.resource_type, resource.resource_name] > 1:
             raise InvalidRequest("the resource appears more than once in the request")
-        await _alter_resource(call, resource, validate_only, replace)
+        if resource.resource_type == TOPIC:
+            await _alter_topic(call, resource, topics[resource.resource_name], validate_only, replace)
+        else:
+            await _alter_other(call, resource, validate_only, replace)
     except KafkaError as error:
         code, message = failure(error)
     return {
@@ -131,7 +149,7 @@ async def _alter(
     }
 
 
-async def _alter_resource(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+async def _alter_other(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
     if resource.resource_type in _OF_THE_CLUSTER and call.org != _ADMINISTRATORS:
         raise ClusterAuthorizationFailed(
             f"only organisation {_ADMINISTRATORS!r} changes configs that apply to all organisations"
@@ -148,9 +166,7 @@ async def _alter_resource(call: Call, resource: Any, validate_only: bool, replac
     if resource.resource_type == CLIENT_METRICS and not replace:
         await client_metrics.alter(call, resource.resource_name, _changes(resource), validate_only)
         return
-    if resource.resource_type != TOPIC:
-        raise InvalidRequest(f"configs of resource type {resource.resource_type} cannot be altered")
-    await _alter_topic(call, resource, validate_only, replace)
+    raise InvalidRequest(f"configs of resource type {resource.resource_type} cannot be altered")
 
 
 def _changes(resource: Any) -> list[Change]:
@@ -163,7 +179,7 @@ def _changes(resource: Any) -> list[Change]:
     return changes
 
 
-async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: bool) -> None:
+async def _alter_topic(call: Call, resource: Any, named: NamedTopic, validate_only: bool, replace: bool) -> None:
     """In Kafka's order of checks."""
     changes = _changes(resource)
     configs.check_operations(changes)
@@ -176,7 +192,8 @@ async def _alter_topic(call: Call, resource: Any, validate_only: bool, replace: 
         return configs.altered(call.context.settings, overrides, changes, replace=replace)
 
     try:
-        await call.context.catalog.alter_configs(call.org, resource.resource_name, plan, validate_only)
+        topic = as_now(call, named)
+        await call.context.catalog.alter_configs(call.org, topic.name, plan, validate_only, topic.topic_id)
     except UnknownTopicOrPartition:
         plan({})  # wrong configs are reported first
         raise
