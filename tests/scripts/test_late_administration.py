@@ -15,11 +15,13 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, brokers_of
-from tidegate.apis import configs, topics
+from tidegate.apis import configs, delete_records, topics
+from tidegate.log import retention
+from tidegate.log.record_format.record_log import RecordLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-assert configs and topics  # registered
+assert configs and delete_records and topics  # registered
 
 E = ErrorCode
 MINUTE = timedelta(minutes=1)
@@ -252,3 +254,66 @@ async def test_configs_of_client_that_left_are_not_altered(held: Held) -> None:
     answer = await held.release(late)
     assert [one.error_code for one in answer.responses] == [NONE, E.request_timed_out]
     assert (await held.topic("b")).overrides == {}
+
+
+# -- records
+
+
+def delete_records_of(names: list[str], partition_count: int, offset: int) -> Any:
+    partitions = [{"partition_index": index, "offset": offset} for index in range(partition_count)]
+    topics = [{"name": name, "partitions": partitions} for name in names]
+    return request(21, 2, topics=topics, timeout=MINUTE)
+
+
+async def test_late_delete_records_leaves_records_that_were_produced_since(held: Held, overtaken: Overtaken) -> None:
+    """-1 is the high watermark when the request was executed, not at each partition's part of it."""
+    await held.first.create("t", AT_ONCE + 1)
+    await held.topic("t")
+    client = held.second.clients[0]
+    for index in range(AT_ONCE + 1):
+        await client.produce("t", 2, index=index)
+    held.at(retention, "delete_records")
+    late = await held.ask(delete_records_of(["t"], AT_ONCE + 1, -1))
+    for index in (0, AT_ONCE):
+        await client.produce("t", 3, index=index)
+
+    [answered] = (await overtaken(late)).topics
+    found = [(one.error_code, one.low_watermark) for one in answered.partitions]
+    assert found[:-1] == [(NONE, 2)] * AT_ONCE
+    assert found[-1] in ((NONE, 2), (E.request_timed_out, -1))
+    assert await held.log_start("t", 0) == 2
+    assert await held.log_start("t", AT_ONCE) == (2 if found[-1][0] is NONE else 0)
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+async def test_late_delete_records_leaves_those_of_topic_that_was_made_again(
+    held: Held, overtaken: Overtaken, offset: int
+) -> None:
+    await create_all(held, ["a", "b"])
+    for name in ("a", "b"):
+        await held.second.clients[0].produce(name, 1)
+    held.at(retention, "delete_records")
+    late = await held.ask(delete_records_of(["a", "b"], 1, offset))
+    await held.create_again("b")
+
+    codes = [one.partitions[0].error_code for one in (await overtaken(late)).topics]
+    assert codes[0] is NONE
+    assert codes[1] in (E.unknown_topic_or_partition, E.request_timed_out)
+    assert [await held.log_start("a"), await held.log_start("b")] == [1, 0]
+
+
+async def test_late_delete_records_of_record_topic_leaves_records_that_were_produced_since(held: Held) -> None:
+    await held.first.create("r", tidegate_format="record")
+    await held.topic("r")
+    client = held.second.clients[0]
+    await client.produce("r", 2)
+    held.at(RecordLog, "delete_records")
+    late = await held.ask(delete_records_of(["r"], 1, -1))
+    log = held.second.all[0].context.logs.partition(await held.topic("r"), 0)
+    assert isinstance(log, RecordLog)
+    before = (await log.end_offset()).high_watermark
+    await client.produce("r", 1)
+
+    [[found]] = [one.partitions for one in (await held.release(late)).topics]
+    assert (found.error_code, found.low_watermark) == (NONE, before)
+    assert await log.count_from(0) == 1

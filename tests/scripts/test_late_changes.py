@@ -144,6 +144,22 @@ async def test_trim_in_which_process_stood_still_ends_with_the_partition(whole: 
     assert await last_outcome(whole) == audit.FAILED
 
 
+async def test_trim_leaves_records_that_were_produced_since(
+    whole: WholeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All its offsets are found before the first partition is trimmed."""
+    delete_records = PartitionLog.delete_records
+
+    async def produce_to_others(log: PartitionLog, offset: int) -> int:
+        if log.index == 0:
+            await whole.client().produce("orders", 5, index=1)
+        return await delete_records(log, offset)
+
+    monkeypatch.setattr(PartitionLog, "delete_records", produce_to_others)
+    await trim(whole)
+    assert (await state_of(whole))[0] == [10, 10]
+
+
 async def post(whole: WholeBroker, path: str, body: Any) -> int:
     """The status of the answer to a change by REST."""
     access = Access(Secrets(operator_token=TOKEN), "c1", "127.0.0.1")

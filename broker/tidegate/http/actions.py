@@ -216,18 +216,20 @@ async def trim_topic(
         if topic.config.cleanup_policy == {"compact"}:
             raise PolicyViolation(f"{name} is compacted: cleanup.policy has no delete")
         logs = {index: context.logs.partition(topic, index) for index in sorted(before)}
+        offsets: dict[int, int] = {}
         for index, log in logs.items():
-            if (before[index] or 0) > (await log.end_offset()).high_watermark:
-                raise OffsetOutOfRange(f"partition {index} ends before offset {before[index]}")
+            end, offset = (await log.end_offset()).high_watermark, before[index]
+            offsets[index] = end if offset is None else offset
+            if offsets[index] > end:
+                raise OffsetOutOfRange(f"partition {index} ends before offset {offset}")
         starts: dict[int, int] = entry.result.setdefault("log_starts", {})
         for index, log in logs.items():
-            offset = before[index]
             refuse_late(context)
             try:
-                starts[index] = await log.delete_records(-1 if offset is None else offset)
+                starts[index] = await log.delete_records(offsets[index])
             except OffsetOutOfRange:
                 trimmed = f"; trimmed before it: {', '.join(map(str, starts))}" if starts else ""
-                raise OffsetOutOfRange(f"partition {index} ends before offset {offset}{trimmed}") from None
+                raise OffsetOutOfRange(f"partition {index} ends before offset {offsets[index]}{trimmed}") from None
             entry.changed = True
         return starts
 
