@@ -17,9 +17,11 @@ ARGV[5]  producer id
 ARGV[6]  epoch of the marker
 ARGV[7]  when the transaction was decided, ms; -1: an administrator ends whatever is open
 ARGV[8]  1: commit, 0: abort
+ARGV[9]  "", or when the transaction before the one to end was decided, ms; -1: there was none; -2: none is open
 Returns  {NONE, records appended, staged records that a commit did not find}; running twice appends once
 Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
          INVALID_PRODUCER_EPOCH      the producer has a later epoch here
+         INVALID_TXN_STATE           what is staged is of another transaction than the one behind ARGV[9]
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
@@ -28,6 +30,7 @@ Errors   UNKNOWN_TOPIC_OR_PARTITION  deleted
 local records, meta, producers, staged = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local size, by_append_time, producer_id = 2 ^ tonumber(ARGV[1]), ARGV[2] == "1", ARGV[5]
 local epoch, ended_ms, is_commit, now = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8] == "1", now_ms()
+local behind_ms = tonumber(ARGV[9])
 
 local state, last_id = unpack(redis.call("HMGET", meta, "state", "last_id"))
 if state ~= "ready" then return { ERROR.UNKNOWN_TOPIC_OR_PARTITION } end
@@ -35,9 +38,11 @@ local producer = record_producer.read(redis.call("HGET", producers, producer_id)
 if not producer then
   local found = record_producer.staged_without_state(staged, producer_id)
   producer = { epoch = epoch, batches = "", ended_ms = -1, staged = found, records = 0, bytes = 0 }
+  behind_ms = nil
 end
 if ended_ms >= 0 and ended_ms <= producer.ended_ms then return { ERROR.NONE, 0, 0 } end
 if epoch < producer.epoch then return { ERROR.INVALID_PRODUCER_EPOCH } end
+if behind_ms and producer.staged > 0 and producer.ended_ms ~= behind_ms then return { ERROR.INVALID_TXN_STATE } end
 
 local found = stream_ids.stream_end(records)
 if not last_id or (found and stream_ids.is_above(found[1], last_id)) then last_id = found and found[1] or "0-0" end

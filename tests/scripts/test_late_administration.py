@@ -14,8 +14,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
-from tests.support.transactions import NONE, Brokers, brokers_of
-from tidegate.apis import configs, delete_records, topics
+from tests.support.transactions import NONE, Brokers, Producer, brokers_of
+from tidegate.apis import configs, delete_records, topics, transaction_admin
 from tidegate.log import retention
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.settings import Settings
@@ -27,6 +27,8 @@ E = ErrorCode
 MINUTE = timedelta(minutes=1)
 TOPIC = 2
 SET = 0
+OLD = 3
+"""A version of the protocol before KIP-890: the transactions of a producer have one epoch."""
 AT_ONCE = 16
 """Parts of a request that a broker executes together."""
 NAMES = [f"t{number}" for number in range(AT_ONCE + 1)]
@@ -317,3 +319,79 @@ async def test_late_delete_records_of_record_topic_leaves_records_that_were_prod
     [[found]] = [one.partitions for one in (await held.release(late)).topics]
     assert (found.error_code, found.low_watermark) == (NONE, before)
     assert await log.count_from(0) == 1
+
+
+# -- transactions
+
+
+def abort(producer: Producer, *indexes: int) -> Any:
+    """WriteTxnMarkers for partitions of `t`."""
+    marker = {
+        "producer_id": producer.id, "producer_epoch": producer.epoch,
+        "transaction_result": False, "coordinator_epoch": 0,
+        "topics": [{"name": "t", "partition_indexes": indexes}],
+    }  # fmt: skip
+    return request(27, 1, markers=[marker])
+
+
+async def begin(producer: Producer, *indexes: int) -> None:
+    """A transaction with a record in each of these partitions of `t`."""
+    assert set(await producer.add(*(("t", index) for index in indexes), version=OLD)) == {NONE}
+    for index in indexes:
+        code, _ = await producer.produce("t", index=index, version=11)
+        assert code is NONE
+
+
+async def marked(held: Held, asked: asyncio.Future[Any]) -> list[ErrorCode]:
+    """The codes of the first broker's answer."""
+    [answered] = (await held.release(asked)).markers
+    return [one.error_code for one in answered.topics[0].partitions]
+
+
+@pytest.mark.parametrize("log_format", ["batch", "record"])
+async def test_late_markers_do_not_abort_the_next_transaction(held: Held, log_format: str) -> None:
+    """Neither where the marker is under way, nor in the partitions behind that."""
+    await held.first.create("t", 2, tidegate_format=log_format)
+    await held.topic("t")
+    producer = await Producer(held.second, "T").init()
+    await begin(producer, 0, 1)
+    held.at(transaction_admin, "append_marker")
+    late = await held.ask(abort(producer, 0, 1))
+    await producer.end(True, version=OLD)
+    await begin(producer, 0, 1)
+
+    assert await marked(held, late) == [E.invalid_txn_state] * 2
+    await producer.end(True, version=OLD)
+    for index in (0, 1):
+        log = held.second.all[0].context.logs.partition(await held.topic("t"), index)
+        if isinstance(log, RecordLog):
+            assert await log.count_from(0) == 2
+        else:
+            found = await held.second.fetch("t", index=index, committed=True, end=4)
+            assert (found.offsets, found.aborted) == ([0, 2], [])
+
+
+@pytest.mark.parametrize("log_format", ["batch", "record"])
+async def test_late_markers_do_not_abort_the_first_transaction(held: Held, log_format: str) -> None:
+    """None was open there when they were asked for."""
+    await held.first.create("t", 1, tidegate_format=log_format)
+    await held.topic("t")
+    producer = await Producer(held.second, "T").init()
+    held.at(transaction_admin, "append_marker")
+    late = await held.ask(abort(producer, 0))
+    await begin(producer, 0)
+
+    assert await marked(held, late) == [E.invalid_txn_state]
+
+
+async def test_markers_of_client_that_left_end(held: Held) -> None:
+    await held.first.create("t", 2)
+    await held.topic("t")
+    producer = await Producer(held.second, "T").init()
+    await begin(producer, 0, 1)
+    held.at(transaction_admin, "append_marker")
+    late = await held.ask(abort(producer, 0, 1))
+    held.leave()
+
+    assert await marked(held, late) == [NONE, E.request_timed_out]
+    assert (await held.second.fetch("t", index=1, committed=True)).last_stable_offset == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -12,12 +13,15 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
+from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import each, in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import InvalidProducerEpoch, KafkaError, NotLeaderOrFollower, UnknownTopicOrPartition
+from tidegate.log.outgoing import KnownTransaction
+from tidegate.log.producers_table import ProducerState
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import EPOCH, NO_DATETIME, NO_TIME, at_top
@@ -26,6 +30,7 @@ from tidegate.records.control import Marker, MarkerType
 from tidegate.regular_expressions import compile_regex
 from tidegate.security.acls import Operation, ResourceType
 from tidegate.security.authorizer import Requester
+from tidegate.topics.catalog import Topic
 from tidegate.topics.names import CONSUMER_OFFSETS
 from tidegate.transactions.completion import append_marker
 from tidegate.transactions.errors import TransactionalIdNotFound, TransactionCoordinatorFenced
@@ -39,6 +44,9 @@ if TYPE_CHECKING:
     from kio.schema.list_transactions.v2.request import ListTransactionsRequest
     from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
 
+_AT_ONCE: Final = 16
+"""Partitions of one WriteTxnMarkers whose producers are read at the same time."""
+_NONE_OPEN: Final = KnownTransaction()
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _STATES: Final = frozenset({*(one.value for one in State), "Dead", "PrepareEpochFence"})
 
@@ -181,12 +189,20 @@ def _without_producers(place: tuple[str, int], error: KafkaError) -> Any:
 
 @api(ApiKey.WRITE_TXN_MARKERS, first=1, last=2, error=error_responses.write_txn_markers)
 async def write_txn_markers(call: Call, request: WriteTxnMarkersRequest) -> Any:
-    """End a producer's transaction in partitions, as an administrator: for one that no coordinator ends any more."""
+    """End a producer's transaction in partitions, as an administrator: for one that no coordinator ends any more.
+
+    The transactions are those that are open before the first marker: a producer may begin others meanwhile.
+    """
     topics = [(marker, asked) for marker in request.markers for asked in marker.topics]
-    places = ((marker, asked.name, index) for marker, asked in topics for index in asked.partition_indexes)
+    named = await topics_of(call, {asked.name: None for _, asked in topics})
+
+    def places() -> Iterator[tuple[WritableTxnMarker, NamedTopic, int]]:
+        return ((marker, named[asked.name], index) for marker, asked in topics for index in asked.partition_indexes)
+
+    opened = await each(places(), partial(_open_transaction, call), _AT_ONCE)
     marked = iter([
-        Fields(partition_index=index, error_code=await _mark(call, marker, name, index))
-        async for marker, name, index in in_slices(places)
+        Fields(partition_index=index, error_code=await _mark(call, marker, topic, index, found))
+        async for (marker, topic, index), found in in_slices(zip(places(), opened, strict=True))
     ])  # fmt: skip
     answered = iter([
         Fields(name=asked.name, partitions=tuple(islice(marked, len(asked.partition_indexes))))
@@ -199,12 +215,32 @@ async def write_txn_markers(call: Call, request: WriteTxnMarkersRequest) -> Any:
     return Fields(markers=tuple(markers))
 
 
-async def _mark(call: Call, asked: WritableTxnMarker, name: str, index: int) -> ErrorCode:
+async def _open_transaction(
+    call: Call, place: tuple[WritableTxnMarker, NamedTopic, int]
+) -> KnownTransaction | KafkaError:
+    asked, topic, index = place
     try:
-        topic = await call.context.catalog.find(call.org, name)
-        if topic is None or not 0 <= index < topic.partition_count:
-            raise UnknownTopicOrPartition
-        state = (await call.context.logs.partition(topic, index).read_producers()).get(asked.producer_id)
+        state = await _producer(call, asked, as_now(call, topic), index)
+    except KafkaError as error:
+        return error
+    return _NONE_OPEN if state is None else KnownTransaction(state.transaction_start, state.ended_ms)
+
+
+async def _producer(call: Call, asked: WritableTxnMarker, topic: Topic, index: int) -> ProducerState | None:
+    if not 0 <= index < topic.partition_count:
+        raise UnknownTopicOrPartition
+    return (await call.context.logs.partition(topic, index).read_producers()).get(asked.producer_id)
+
+
+async def _mark(
+    call: Call, asked: WritableTxnMarker, named: NamedTopic, index: int, ended: KnownTransaction | KafkaError
+) -> ErrorCode:
+    try:
+        call.refuse_if_gone()
+        if isinstance(ended, KafkaError):
+            raise ended.with_traceback(None)
+        topic = as_now(call, named)
+        state = await _producer(call, asked, topic, index)
         if state is not None:
             if asked.coordinator_epoch < state.coordinator_epoch:
                 raise TransactionCoordinatorFenced
@@ -213,7 +249,7 @@ async def _mark(call: Call, asked: WritableTxnMarker, name: str, index: int) -> 
                 raise InvalidProducerEpoch("the marker of a transaction has a raised epoch")
         kind = MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT
         marker = Marker(asked.producer_id, asked.producer_epoch, kind, -1, asked.coordinator_epoch)
-        await append_marker(call.context.logs, topic, index, marker)
+        await append_marker(call.context.logs, topic, index, marker, ended)
     except KafkaError as error:
         return code_of(error)
     return ErrorCode.none

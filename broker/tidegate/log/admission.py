@@ -5,7 +5,8 @@ appended only if the coordinator confirms it, by this rule: read the log's state
 The append proves the state, and a marker that ended the transaction meanwhile would have changed it; after a marker of
 that producer, or with another state, the coordinator is asked again. So no batch lands behind its transaction's marker.
 
-A marker is appended once for each transaction: the state shows the last one that the coordinator ended here.
+A marker is appended once for each transaction: the state shows the last one that the coordinator ended here. One of an
+administrator names the transaction that it ends by its first offset.
 """
 
 from __future__ import annotations
@@ -232,5 +233,8 @@ class Admission:
             return False
         if item.batch.producer_epoch < producer.epoch:
             self._appends.done(item, InvalidProducerEpoch("the marker has an older epoch than its producer"))
+            return False
+        if item.ended is not None and 0 <= producer.transaction_start != item.ended.start:
+            self._appends.done(item, InvalidTxnState("the producer has begun another transaction in the partition"))
             return False
         return True

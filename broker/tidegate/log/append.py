@@ -36,7 +36,7 @@ from tidegate.errors import (
 )
 from tidegate.log.admission import Admission, after
 from tidegate.log.entries import Entry, StrayEntry
-from tidegate.log.outgoing import Appended, Commands, InFlightEntry, InTransaction, OnAppended, QueuedBatch
+from tidegate.log.outgoing import Appended, Commands, InFlightEntry, OnAppended, QueuedBatch
 from tidegate.log.producers_table import ProducerState
 from tidegate.log.unresolved import Unresolved
 from tidegate.log.waiting import WaitingBatches
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from tidegate.log.high_watermark import HighWatermark
     from tidegate.log.log_refresh import LogRefresher
     from tidegate.log.state import LogState
-    from tidegate.records.batch import Batch
 
 __all__ = ["Appended", "Appends", "OnAppended"]
 
@@ -87,10 +86,9 @@ class Appends:
 
     # -- queueing
 
-    def append(self, batch: Batch, on_done: OnAppended, acks_all: bool, transaction: InTransaction | None) -> None:
-        """Queue a batch; `on_done` is called exactly once, never before this returns."""
-        log = self._log
-        self._queue.append(QueuedBatch(batch, on_done, acks_all, log.loop.time() + log.patience_s, transaction))
+    def append(self, item: QueuedBatch) -> None:
+        """Queue a batch; its `on_done` is called exactly once, never before this returns."""
+        self._queue.append(item)
         self._schedule()
 
     def schedule(self) -> None:

@@ -69,12 +69,21 @@ class InTransaction:
     confirmed_behind: tuple[int, int] = (-1, -1)
 
 
+class KnownTransaction(NamedTuple):
+    """The open transaction of a producer in a partition, as its administrator knows it: where it begins, -1 without
+    one, and the `ended_ms` of the one before.
+    """
+
+    start: int = -1
+    ended_ms: int = -1
+
+
 class QueuedBatch:
     """One batch that waits to be appended."""
 
     __slots__ = (
-        "acks_all", "batch", "buffer", "deadline", "done", "gap_state", "gap_until", "on_done", "proved", "timestamp",
-        "transaction", "unresolved_in",
+        "acks_all", "batch", "buffer", "deadline", "done", "ended", "gap_state", "gap_until", "on_done", "proved",
+        "timestamp", "transaction", "unresolved_in",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +93,7 @@ class QueuedBatch:
         acks_all: bool,
         deadline: float,
         transaction: InTransaction | None = None,
+        ended: KnownTransaction | None = None,
     ) -> None:
         self.batch = batch
         self.buffer: memoryview = batch.buffer
@@ -96,6 +106,7 @@ class QueuedBatch:
         self.gap_until = 0.0
         self.gap_state: LogState | None = None
         self.transaction = transaction
+        self.ended = ended
         self.unresolved_in: tuple[int, ...] = ()
         """Counters of the entries of unknown outcome that contained it."""
 

@@ -20,7 +20,7 @@ from tidegate.log.high_watermark import HighWatermark
 from tidegate.log.loading import LogLost, load_state
 from tidegate.log.log_refresh import LogRefresher
 from tidegate.log.open_logs import OpenLogs
-from tidegate.log.outgoing import InTransaction
+from tidegate.log.outgoing import InTransaction, KnownTransaction, QueuedBatch
 from tidegate.log.producers_table import ProducerState
 from tidegate.log.progress import Progress
 from tidegate.log.read import OnSlice, Reads
@@ -82,8 +82,9 @@ class PartitionLog(CachedLog):
     # -- public operations
 
     def append(
-        self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True, transaction: InTransaction | None = None
-    ) -> None:
+        self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True, transaction: InTransaction | None = None,
+        ended: KnownTransaction | None = None,
+    ) -> None:  # fmt: skip
         """Queue a batch for the next entry; `on_done` gets `Appended` or a KafkaError, once, after this returns.
 
         OutOfOrderSequenceNumber and InvalidProducerEpoch are answered after a refresh; UnknownTopicOrPartition if the
@@ -91,9 +92,11 @@ class PartitionLog(CachedLog):
         or later; NotEnoughReplicasAfterAppend if it is in the log but was not proved as `durability` requires
         (acks=all only). A batch whose predecessor from the same producer failed gets the predecessor's answer.
         A transactional batch needs `transaction`. A marker (`records.control`) is appended also to a full Redis; if
-        the transaction that it ends has ended here already, nothing is appended and the base offset is -1.
+        the transaction that it ends has ended here already, nothing is appended and the base offset is -1. With `ended`
+        InvalidTxnState if another transaction of its producer is open.
         """
-        self._appends.append(batch, on_done, acks_all, transaction)
+        deadline = self.loop.time() + self.patience_s
+        self._appends.append(QueuedBatch(batch, on_done, acks_all, deadline, transaction, ended))
 
     def read(self, offset: int, bytes_max: int, at_least_one: bool, on_done: OnSlice, committed: bool = False) -> None:
         """Read whole batches from the one that contains `offset`, at most `bytes_max`; `committed`: only stable ones.

@@ -20,6 +20,7 @@ from tidegate.errors import InvalidProducerEpoch, KafkaError, UnknownTopicOrPart
 from tidegate.groups import staged_offsets
 from tidegate.groups.staged_offsets import AppliedOffset
 from tidegate.log.append import Appended
+from tidegate.log.outgoing import KnownTransaction
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.records.control import Marker, MarkerType, build_marker
 from tidegate.store.batching import SingleFlight
@@ -147,7 +148,9 @@ class Completion:
             )
 
 
-async def append_marker(logs: Logs, topic: Topic, index: int, marker: Marker) -> Appended:
-    """Append a marker to a partition's log. Raises KafkaError."""
+async def append_marker(
+    logs: Logs, topic: Topic, index: int, marker: Marker, ended: KnownTransaction | None = None
+) -> Appended:
+    """Append a marker to a partition's log; `ended`: if no other transaction is open there. Raises KafkaError."""
     batch = build_marker(marker, logs.store.clock.now_ms())
-    return await result_of(partial(logs.partition(topic, index).append, batch))
+    return await result_of(partial(logs.partition(topic, index).append, batch, ended=ended))

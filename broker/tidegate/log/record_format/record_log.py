@@ -19,7 +19,7 @@ from tidegate.errors import (
     NotEnoughReplicasAfterAppend,
     OffsetOutOfRange,
 )
-from tidegate.log.outgoing import InTransaction, OnAppended
+from tidegate.log.outgoing import InTransaction, KnownTransaction, OnAppended
 from tidegate.log.producers_table import AppendedBatch, ProducerState
 from tidegate.log.read import OnSlice, Slice
 from tidegate.log.record_format.record_append import RecordAppends
@@ -79,25 +79,26 @@ class RecordLog(RecordStream):
     # -- what the APIs call
 
     def append(
-        self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True, transaction: InTransaction | None = None
-    ) -> None:
+        self, batch: Batch, on_done: OnAppended, *, acks_all: bool = True, transaction: InTransaction | None = None,
+        ended: KnownTransaction | None = None,
+    ) -> None:  # fmt: skip
         """Queue a batch; `on_done` gets `Appended` or a KafkaError, once, after this returns.
 
         OutOfOrderSequenceNumber, InvalidProducerEpoch: refused. RequestTimedOut: it may be in the log now or later.
         MessageTooLarge: more records or bytes than one script appends. A batch of a transaction is staged; a marker
-        appends or drops what its producer has staged.
+        appends or drops what its producer has staged; with `ended` InvalidTxnState if that is of another transaction.
         """
         if batch.is_control:
-            self.tasks.start(self._end_transaction(batch, on_done))
+            self.tasks.start(self._end_transaction(batch, on_done, ended))
         elif batch.is_transactional and transaction is None:
             refused = InvalidTxnState("a transactional batch without a transactional id")
             self.loop.call_soon(on_done, refused)
         else:
             self._appends.append(batch, on_done, acks_all, transaction)
 
-    async def _end_transaction(self, batch: Batch, on_done: OnAppended) -> None:
+    async def _end_transaction(self, batch: Batch, on_done: OnAppended, known: KnownTransaction | None) -> None:
         try:
-            ended = await end_transaction(self, batch)
+            ended = await end_transaction(self, batch, known)
         except Exception as error:  # noqa: BLE001 - becomes the caller's error
             self.guarded(on_done, error)
             return
