@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +16,13 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
-from tidegate.apis import configs, delete_records, topics, transaction_admin
+from tidegate.apis import configs, delete_records, discovery, topics, transaction_admin
 from tidegate.log import retention
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-assert configs and delete_records and topics  # registered
+assert configs and delete_records and discovery and topics  # registered
 
 E = ErrorCode
 MINUTE = timedelta(minutes=1)
@@ -196,6 +197,23 @@ async def test_create_topics_of_client_that_left_ends(held: Held) -> None:
     answer = await held.release(late)
     assert [one.error_code for one in answer.topics] == [NONE] * AT_ONCE + [E.request_timed_out]
     assert await held.topic(LAST) is None
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_late_metadata_does_not_create_topic(held: Held, is_noticed: bool) -> None:
+    """It may have been created and deleted elsewhere."""
+    held.at(held.catalog, "check_limits")
+    asked = {"allow_auto_topic_creation": True, "include_topic_authorized_operations": False}
+    late = await held.ask(request(3, 12, topics=[{"topic_id": None, "name": "t"}], **asked))
+    if is_noticed:
+        held.leave()
+    else:
+        stalls: Any = SimpleNamespace(is_late=lambda received_s: True)
+        held.first.all[0].context.stalls = stalls
+
+    [answered] = (await held.release(late)).topics
+    assert answered.error_code is E.leader_not_available
+    assert await held.topic("t") is None
 
 
 # -- configs

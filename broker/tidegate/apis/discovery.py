@@ -130,7 +130,8 @@ def metadata(call: Call, request: MetadataRequest, question: Question | None = N
     """Brokers, topics and partition leaders. Access control has read the `question` already.
 
     v1: null is all topics. v4: allow_auto_topic_creation. v7: leader epochs. v12: topics by id. Unknown topics are
-    refreshed from the store, and created before the answer if that is allowed, so that clients need no retry.
+    refreshed from the store, and created before the answer if that is allowed, so that clients need no retry. A late
+    request creates none.
     """
     if call.version in (10, 11) and any(one.topic_id or one.name is None for one in request.topics or ()):
         raise InvalidRequest("topic ids are read from version 12 on")

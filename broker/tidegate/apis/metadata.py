@@ -326,6 +326,12 @@ async def refresh(call: Call, question: Question, unknown: list[NameOrId]) -> Re
     return refreshed
 
 
+def _is_late(call: Call) -> bool:
+    """Whether the client may have continued at another broker: the topic may have been deleted there."""
+    stalls = call.context.stalls
+    return call.client.closed or (stalls is not None and stalls.is_late(call.arrived_s))
+
+
 async def _find_or_create(call: Call, question: Question, name: str, refreshed: RefreshedTopics) -> None:
     """A topic that may not be created now stays unknown, as in Kafka: the client asks again."""
     catalog, wanted = call.context.catalog, call.context.settings.num_partitions
@@ -339,6 +345,8 @@ async def _find_or_create(call: Call, question: Question, name: str, refreshed: 
     try:
         await catalog.check_new(question.org, name)
         await catalog.check_limits(question.org, name, wanted)
+        if _is_late(call):
+            raise LeaderNotAvailable
         await mutations.spend_unthrottled(call, count)
         await catalog.create(question.org, name)
     except ThrottlingQuotaExceeded:
