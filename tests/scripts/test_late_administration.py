@@ -16,13 +16,15 @@ from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
 from tests.support.transactions import NONE, Brokers, Producer, brokers_of
-from tidegate.apis import configs, delete_records, discovery, topics, transaction_admin
+from tidegate.apis import configs, delete_records, discovery, group_admin, topics, transaction_admin
+from tidegate.apis.slices import PARTITIONS
+from tidegate.groups import directory, offsets
 from tidegate.log import retention
 from tidegate.log.record_format.record_log import RecordLog
 from tidegate.settings import Settings
 from tidegate.store.store import Store
 
-assert configs and delete_records and discovery and topics  # registered
+assert configs and delete_records and discovery and group_admin and topics  # registered
 
 E = ErrorCode
 MINUTE = timedelta(minutes=1)
@@ -32,6 +34,8 @@ OLD = 3
 """A version of the protocol before KIP-890: the transactions of a producer have one epoch."""
 AT_ONCE = 16
 """Parts of a request that a broker executes together."""
+DELETED_AT_ONCE = 20
+"""Groups."""
 NAMES = [f"t{number}" for number in range(AT_ONCE + 1)]
 LAST = NAMES[-1]
 """Its turn is behind the others'."""
@@ -413,3 +417,39 @@ async def test_markers_of_client_that_left_end(held: Held) -> None:
 
     assert await marked(held, late) == [NONE, E.request_timed_out]
     assert (await held.second.fetch("t", index=1, committed=True)).last_stable_offset == 0
+
+
+# -- groups
+
+
+async def test_delete_groups_of_client_that_left_ends(held: Held) -> None:
+    """They may have been made again."""
+    await held.first.create("t")
+    await held.topic("t")
+    client = held.second.clients[0]
+    groups = [f"g{number}" for number in range(DELETED_AT_ONCE + 1)]
+    for client.group_id in groups:
+        assert await client.commit("t", 1) is NONE
+    held.at(directory, "delete_group")
+    late = await held.ask(request(42, 2, groups_names=tuple(groups)))
+    held.leave()
+
+    codes = [one.error_code for one in (await held.release(late)).results]
+    assert codes == [NONE] * DELETED_AT_ONCE + [E.request_timed_out]
+    assert await client.committed("t") == 1
+
+
+async def test_offset_delete_of_client_that_left_ends(held: Held) -> None:
+    """It may have committed others."""
+    await held.first.create("t", PARTITIONS + 1)
+    await held.topic("t")
+    client = held.second.clients[0]
+    for index in (0, PARTITIONS):
+        assert await client.commit("t", 1, index=index) is NONE
+    held.at(offsets, "delete")
+    partitions = [{"partition_index": index} for index in range(PARTITIONS + 1)]
+    late = await held.ask(request(47, 0, group_id=client.group_id, topics=[{"name": "t", "partitions": partitions}]))
+    held.leave()
+
+    assert (await held.release(late)).error_code is E.request_timed_out
+    assert [await client.committed("t", index) for index in (0, PARTITIONS)] == [-1, 1]

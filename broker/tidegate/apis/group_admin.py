@@ -174,6 +174,7 @@ async def delete_groups(call: Call, request: DeleteGroupsRequest) -> DeleteGroup
 
 async def _delete(call: Call, group_id: GroupId) -> tuple[ErrorCode, str | None]:
     try:
+        call.refuse_if_gone()
         keys = call.store.group_keys(call.org, group_id)
         if await is_share_group(call.store, keys):
             await delete_group(call.store, call.context.shares.groups, keys, call.context.broker_lease.name)
@@ -195,6 +196,7 @@ async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDelet
     batches = batches_of(request.topics, "partitions")
     results: list[tuple[str, list[OffsetDeleteResponsePartition]]] = []
     for topics in chain([next(batches, [])], batches):  # a request for nothing fails as the group does
+        call.refuse_if_gone()
         results += await _delete_offsets(call, keys, topics)
     return OffsetDeleteResponse(
         error_code=ErrorCode.none,
