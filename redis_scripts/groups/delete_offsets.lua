@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 --[[ Delete a group's offsets of topics that it is not subscribed to (KIP-496).
 
-KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines
+KEYS[1]   group          hash    state, protocol_type, generation, subscribed and its generation, deadlines; sets
+                         offsets_deleted_at
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata
 KEYS[4]   assignments    hash    member id -> bytes
@@ -57,6 +58,7 @@ while ARGV[next_arg] do
   next_arg = next_arg + 2 + count
 end
 drop_staged(offsets, staged, named)
+if next(named) then redis.call("HSET", group.keys.group, "offsets_deleted_at", string.format("%.0f", group.now)) end
 if #gone > 0 then
   note_offsets_left(group.keys.group, offsets)
   add_event(group, "offsets_deleted", nil, nil, { detail = table.concat(gone, " ", 1, math.min(#gone, EVENT.OFFSETS_MAX)) })
