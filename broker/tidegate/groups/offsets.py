@@ -23,6 +23,7 @@ from tidegate.groups.commit_answers import HandOut, Prove, hand_out, hand_out_pr
 from tidegate.groups.commits import (
     FEW_ENTRIES,
     ONE_TIME_S,
+    UNKNOWN_TIME,
     WITHOUT_LEASE,
     Commit,
     OnCode,
@@ -363,14 +364,21 @@ async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list
     return (own_id or b"").decode(), [split_field(field.decode()) for field in fields]
 
 
-async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
+async def delete(
+    store: Store,
+    keys: GroupKeys,
+    broker: str,
+    topics: Mapping[str, Sequence[int]],
+    times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
+) -> set[str]:
     """Delete a group's offsets of partitions, also those of open transactions (KIP-496).
 
-    Returns the topics refused because they are subscribed.
-    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
+    `times_ms` are of `commit_times_ms`. Returns the topics refused because they are subscribed.
+    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable,
+    CoordinatorNotAvailable (the broker's lease ended, or it was late and newer offsets were committed).
     """
     extend_sessions_after_outage(store, keys)
-    args = group_script_args(store, keys, broker)
+    args = [*group_script_args(store, keys, broker), *times_ms]
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)
     key_names = [*group_script_keys(keys), keys.offsets, keys.staged]
