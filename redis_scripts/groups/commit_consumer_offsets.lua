@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Commit offsets of a member of a KIP-848 or streams group; the commit is stored completely or not at all. It extends no session.
 
-KEYS[1]     group        hash  type, state
+KEYS[1]     group        hash  type, state, offsets_deleted_at
 KEYS[2]     consumers    hash  member id -> its record
 KEYS[3]     sessions     zset  member id -> session deadline, ms
 KEYS[4]     revocations  zset  member id -> deadline to confirm a revocation, ms
@@ -17,7 +17,8 @@ ARGV[6]     count of entries
 ARGV[7...]  for each entry: its field and its JSON without commit time and closing brace. Behind them, for each partition of
             format record: 0, the group, the id before the offset
 Returns  {NONE}; safe to run twice: the same values again, the last write wins
-Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended; or the script was delayed, and a higher offset was committed meanwhile
+Errors   COORDINATOR_NOT_AVAILABLE  the lease has ended; or the script was delayed, and another offset was committed
+                                    meanwhile, or it was deleted
          OTHER_TYPE                 no such group with members
          EXPIRY_DUE                 a deadline of the group has passed: expire the group, then retry
          UNKNOWN_MEMBER_ID          not a member
@@ -58,11 +59,15 @@ local record = call("HGET", KEYS[2], member_id)
 if not record then return { ERROR.UNKNOWN_MEMBER_ID } end
 if ARGV[5] == "1" and not member_epoch.uses_classic(record) then return { ERROR.UNSUPPORTED_VERSION } end
 if member_epoch.is_stale(record, epoch, 7, 6 + 2 * entry_count) then return { member_epoch.stale_code(record) } end
-if is_late(sent_at, now) and is_overtaken(offsets, sent_at, 7, entry_count) then
-  return { ERROR.COORDINATOR_NOT_AVAILABLE }
+local commit_time = now
+if is_late(sent_at, now) then
+  local deleted_at = call("HGET", KEYS[1], "offsets_deleted_at")
+  local overtaken, committed_at = is_overtaken(offsets, sent_at, 7, entry_count, deleted_at)
+  if overtaken then return { ERROR.COORDINATOR_NOT_AVAILABLE } end
+  commit_time = math.min(committed_at or now, now)
 end
 call("HSET", KEYS[1], "has_offsets", "1")
-store(7, entry_count, string.format(OFFSET.NEW_COMMIT_TIME .. "}", now))
+store(7, entry_count, string.format(OFFSET.NEW_COMMIT_TIME .. "}", commit_time))
 if #KEYS > 5 then -- these functions are defined only in this case
 -- @include lib/acknowledge_commits
   acknowledge_commits(6, 7 + 2 * entry_count, function() return true end)

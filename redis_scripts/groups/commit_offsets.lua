@@ -2,8 +2,8 @@
 --[[ Commit offsets: the commits of one tick, in order, for groups of any shards (in Redis Cluster of one shard); each
 commit is validated by itself and stored completely or not at all.
 
-KEYS[1...]  group   hash    id, type, state, generation, deadlines, commits_fenced_until; behind it the group's members
-            (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
+KEYS[1...]  group   hash    id, type, state, generation, deadlines, commits_fenced_until, offsets_deleted_at; behind it the
+            group's members (hash, member id -> its record), instances (hash, static instance id -> member id), sessions (zset, member
             id -> session deadline, ms), offsets (hash, <topic>:<partition> -> JSON of offset, leader epoch, topic id,
             metadata, commit time), and its shard's groups (hash, name -> "<type> <state> <protocol type>") and events
             (stream, transitions of groups); seven keys for each group. Behind them, for each partition of format record
@@ -12,7 +12,8 @@ KEYS[1...]  group   hash    id, type, state, generation, deadlines, commits_fenc
 ARGV[1]     maximum number of stored events, 0 for none
 ARGV[2]     broker
 ARGV[3]     when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
-ARGV[4]     when the commit came to the broker, ms by Redis's clock; negative if it is sent again, 0 if unknown
+ARGV[4]     when the commits came to the broker, ms by Redis's clock; negative if they are sent again, 0 if unknown: one
+            time for all, or one for each, with spaces between them
 ARGV[5...]  for each group, at most 100: its name in the shard's keys, "<id> <locator>" in case a commit without generation creates
             it, "<host> <client id>" of that commit's client (both "" without such a commit), count of commits; for
             each: generation, member id, "" or "=" and the instance id, retention ms or -1, count of entries; for each
@@ -21,8 +22,8 @@ ARGV[5...]  for each group, at most 100: its name in the shard's keys, "<id> <lo
 Returns  {NONE, code of each commit ...}; safe to run twice: the same values again, the last write wins
 Errors   of each:
          COORDINATOR_NOT_AVAILABLE  the lease has ended: the broker or the script was delayed; newer commits may
-                                 have been stored through another broker. Or the script was delayed, and a higher
-                                 offset was committed meanwhile
+                                 have been stored through another broker. Or the script was delayed, and another
+                                 offset was committed meanwhile, or it was deleted
          OTHER_TYPE              a KIP-848 group with members: groups/commit_consumer_offsets decides
          EXPIRY_DUE              a deadline of its group has passed: expire the group, then retry
          GROUP_ID_NOT_FOUND      no such group, and the commit names a generation; or a share group
@@ -39,10 +40,15 @@ Errors   of each:
 -- @include lib/is_overtaken
 -- @include lib/is_converted_epoch
 local call, now, codes = redis.call, now_ms(), { ERROR.NONE }
-local lease_end, sent_at = tonumber(ARGV[3]), tonumber(ARGV[4])
-local lease_ended, late = lease_end > 0 and now >= lease_end, is_late(sent_at, now)
+local lease_end, sent_at, sent_each = tonumber(ARGV[3]), tonumber(ARGV[4]), nil
+local lease_ended = lease_end > 0 and now >= lease_end
 local now_text, commit_time = string.format("%.0f", now), string.format(OFFSET.NEW_COMMIT_TIME, now)
 local VALUES_MAX = 2000 -- of one HSET: Lua's stack is limited
+
+if not sent_at then
+  sent_each = {}
+  for one in string.gmatch(ARGV[4], "%S+") do sent_each[#sent_each + 1] = tonumber(one) end
+end
 
 local function is_due(deadline)
   deadline = deadline and deadline ~= "0" and tonumber(deadline)
@@ -160,12 +166,15 @@ local function commit(group, at, entry_count)
   else
     code = judge(group, ARGV[at], ARGV[at + 1], ARGV[at + 2])
   end
-  if code == ERROR.NONE and late then
+  local tail, arrived_at = commit_time, sent_at or sent_each[#codes]
+  if code == ERROR.NONE and is_late(arrived_at, now) then
     write(group)
-    if is_overtaken(group.offsets, sent_at, at + 5, entry_count) then return ERROR.COORDINATOR_NOT_AVAILABLE end
+    local deleted_at = call("HGET", group.key, "offsets_deleted_at")
+    local overtaken, committed_at = is_overtaken(group.offsets, arrived_at, at + 5, entry_count, deleted_at)
+    if overtaken then return ERROR.COORDINATOR_NOT_AVAILABLE end
+    if committed_at then tail = string.format(OFFSET.NEW_COMMIT_TIME, math.min(committed_at, now)) end
   end
   if code == ERROR.NONE and entry_count > 0 then
-    local tail = commit_time
     if retention ~= "-1" then tail = tail .. string.format(OFFSET.NEW_EXPIRE_TIME, now + retention) end
     if group.state == STATE.EMPTY and group.generation ~= "0" then -- these functions are defined only in this case
 -- @include lib/note_offsets_reset

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Move or delete a group's offsets for an administrator, atomically with the removal of its members.
 
-KEYS[1]   group          hash    state, generation, round, deadlines; sets commits_fenced_until, reset_by and reset_at
+KEYS[1]   group          hash    state, generation, round, deadlines; sets commits_fenced_until, offsets_deleted_at, reset_by and reset_at
 KEYS[2]   members        hash    member id -> its record
 KEYS[3]   subscriptions  hash    member id -> its protocols and their metadata, packed
 KEYS[4]   assignments    hash    member id -> the leader's bytes
@@ -73,6 +73,7 @@ local function move_offsets()
     local from, to = stored and stored:match(OFFSET.OFFSET) or "-", entry:match(OFFSET.OFFSET) or "-"
     if entry == "" then
       redis.call("HDEL", offsets, field)
+      redis.call("HSET", keys.group, "offsets_deleted_at", now_text)
     else
       redis.call("HSET", offsets, field, entry .. string.format(OFFSET.NEW_COMMIT_TIME, now_text) .. "}")
     end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --[[ Stage the offsets that a producer commits in its transaction; they apply when the transaction is committed.
 
-KEYS[1]  group      hash  type, state, generation
+KEYS[1]  group      hash  type, state, generation, commits_fenced_until, offsets_deleted_at
 KEYS[2]  members    hash  member id -> its record
 KEYS[3]  instances  hash  static instance id -> member id
 KEYS[4]  offsets    hash  <topic>:<partition> -> JSON; ":-1", the partitions with staged offsets
@@ -28,7 +28,7 @@ Errors   ILLEGAL_GENERATION       another generation than the group's
          GROUP_ID_NOT_FOUND       a share group, or no group and the commit has a generation
          CONCURRENT_TRANSACTIONS  the transaction has ended meanwhile
          COORDINATOR_NOT_AVAILABLE  the lease has ended: newer offsets of the transaction may have been staged through
-                                  another broker; or the script was late and a higher one was
+                                  another broker; or the script was late and another one was, or offsets were deleted
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
@@ -80,8 +80,12 @@ local refused
 local has_epochs = (kind == "consumer" or kind == "streams") and state ~= STATE.EMPTY
 if has_epochs then refused = refuse_consumer() else refused = refuse_classic() end
 if refused then return { refused } end
-if is_late(arrived_ms, now) and is_overtaken(staged, arrived_ms, FIRST, (#ARGV - FIRST + 1) / 2, producer_id .. ":") then
-  return { ERROR.COORDINATOR_NOT_AVAILABLE }
+if is_late(arrived_ms, now) then
+  local deleted_at = tonumber(redis.call("HGET", group, "offsets_deleted_at") or 0)
+  local entry_count = (#ARGV - FIRST + 1) / 2
+  if deleted_at > arrived_ms or is_overtaken(staged, arrived_ms, FIRST, entry_count, nil, producer_id .. ":") then
+    return { ERROR.COORDINATOR_NOT_AVAILABLE }
+  end
 end
 if not state then
   create_empty_group(group, groups, ARGV[1], ARGV[2], now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import Any
 
 import pytest
 from kio.schema.offset_delete.v0.request import (
@@ -11,11 +13,14 @@ from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequestTopic,
 )
 
+from tests.support.asking import ask_handler
 from tests.support.clock import SteppedClock
-from tests.support.handlers import Broker, FakeCatalog, given_group, topic
+from tests.support.handlers import FAR_MS, Broker, FakeCatalog, given_group, topic
+from tidegate.apis.call import Client
 from tidegate.apis.slices import PARTITIONS
-from tidegate.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
-from tidegate.groups import offsets
+from tidegate.errors import CoordinatorNotAvailable, GroupIdNotFound, InvalidGroupId, NonEmptyGroup, RequestTimedOut
+from tidegate.groups import offsets, staged_offsets
+from tidegate.groups.commits import Commit
 from tidegate.groups.offsets import entry_json
 from tidegate.groups.retention import forget_topic
 from tidegate.store.keys import GroupKeys
@@ -130,9 +135,11 @@ async def test_offsets_of_many_partitions_are_deleted_in_several_scripts(
     await given_offsets(store, keys, *(f"{name}:{count - 1}" for name, count in topics.items()))
     deletions, delete_part = list[int](), offsets.delete
 
-    async def counted(store: Store, keys: GroupKeys, broker: str, part: Mapping[str, Sequence[int]]) -> set[str]:
+    async def counted(
+        store: Store, keys: GroupKeys, broker: str, part: Mapping[str, Sequence[int]], *times: Any
+    ) -> Any:
         deletions.append(sum(map(len, part.values())))
-        return await delete_part(store, keys, broker, part)
+        return await delete_part(store, keys, broker, part, *times)
 
     monkeypatch.setattr(offsets, "delete", counted)
     codes = await delete(broker, {name: [*range(count)] for name, count in topics.items()})
@@ -175,6 +182,98 @@ async def test_delete_offsets_expires_overdue_members_first(clock: SteppedClock,
     await clock.advance(10_000)
     assert await offsets.delete(clock_store, keys, "1", {"t1": [0]}) == set()
     assert await left(clock_store, keys) == []
+
+
+async def test_delete_offsets_lease_ended_refused(clock: SteppedClock, clock_store: Store) -> None:
+    """As when the broker stood still with the script on its way: the group may have committed again."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, subscribed=[])
+    await given_offsets(clock_store, keys, "t1:0")
+
+    with pytest.raises(CoordinatorNotAvailable):
+        await offsets.delete(clock_store, keys, "1", {"t1": [0]}, (clock.now_ms, 0))
+    assert await left(clock_store, keys) == ["t1:0"]
+
+    assert await offsets.delete(clock_store, keys, "1", {"t1": [0]}, (clock.now_ms + 1, 0)) == set()
+    assert await left(clock_store, keys) == []
+
+
+@pytest.mark.parametrize(
+    ("committed_after_ms", "late_ms", "is_deleted"), [(1, 501, False), (1, 500, True), (0, 501, True)]
+)
+async def test_late_deletion_of_offsets_does_not_undo_a_newer_commit(
+    clock: SteppedClock, clock_store: Store, committed_after_ms: int, late_ms: int, is_deleted: bool
+) -> None:
+    """The administrator repeated it through another broker, and the application started again."""
+    keys = clock_store.group_keys("default", "orders")
+    await given_group(clock_store, keys, subscribed=[])
+    await given_offsets(clock_store, keys, "t1:0", "t2:0")
+    arrived_ms = clock.now_ms
+    newer = entry_json(5, -1, T1.topic_hex, "") + f',"commit_time":{arrived_ms + committed_after_ms}}}'
+    await clock_store.command("HSET", keys.offsets, "t1:0", newer)
+    await clock.advance(late_ms)
+
+    asked = offsets.delete(clock_store, keys, "1", {"t2": [0], "t1": [0]}, (1 << 50, arrived_ms))
+    if is_deleted:
+        assert await asked == set()
+    else:
+        with pytest.raises(CoordinatorNotAvailable):
+            await asked
+    assert await left(clock_store, keys) == ([] if is_deleted else ["t1:0", "t2:0"])
+
+
+async def test_late_deletion_of_offsets_does_not_drop_newer_staged_ones(
+    clock: SteppedClock, clock_store: Store
+) -> None:
+    keys, arrived_ms = clock_store.group_keys("default", "orders"), clock.now_ms
+    await given_group(clock_store, keys, subscribed=[])
+    await clock.advance(501)
+    entries = ["t1:0", entry_json(5, -1, T1.topic_hex, "")]
+    await staged_offsets.stage(clock_store, keys, Commit(-1, "", None, entries), 9, -1)
+
+    with pytest.raises(CoordinatorNotAvailable):
+        await offsets.delete(clock_store, keys, "1", {"t1": [0]}, (1 << 50, arrived_ms))
+    assert await clock_store.command("HKEYS", keys.staged) == [b"9:t1:0"]
+    assert await offsets.delete(clock_store, keys, "1", {"t2": [0]}, (1 << 50, arrived_ms)) == set()
+
+
+async def test_deletion_of_offsets_is_sent_with_its_times(
+    broker: Broker, store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await given_group(store, keys, subscribed=[])
+    sent, delete_part = [], offsets.delete
+    broker.context.broker_lease.ends_ms = FAR_MS
+    store.clock.observe(5_000, 0.0)
+    arrived_ms = int((perf_counter() + store.clock.offset_s) * 1000)
+
+    async def watched(store: Store, keys: GroupKeys, broker: str, part: Any, times_ms: tuple[int, int]) -> Any:
+        sent.append(times_ms)
+        return await delete_part(store, keys, broker, part)
+
+    monkeypatch.setattr(offsets, "delete", watched)
+    assert await delete(broker, {"t1": [0]}) == {"t1:0": NONE}
+    [(ends_ms, sent_ms)] = sent
+    assert ends_ms == FAR_MS and 0 <= sent_ms - arrived_ms < 60_000
+
+
+async def test_deletion_of_offsets_in_parts_ends_when_its_client_has_left(
+    store: Store, keys: GroupKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, client = Broker(store, FakeCatalog(topic("wide", 2_500))), Client(1, "127.0.0.1", 50_000)
+    await given_group(store, keys, subscribed=[])
+    await given_offsets(store, keys, "wide:0", "wide:2499")
+    delete_part = offsets.delete
+
+    async def leaving(*args: Any) -> Any:
+        client.end()
+        return await delete_part(*args)
+
+    monkeypatch.setattr(offsets, "delete", leaving)
+    partitions = tuple(OffsetDeleteRequestPartition(partition_index=index) for index in range(2_500))
+    wide = OffsetDeleteRequestTopic(name="wide", partitions=partitions)
+    with pytest.raises(RequestTimedOut):
+        await ask_handler(broker.context, OffsetDeleteRequest(group_id="orders", topics=(wide,)), client)
+    assert await left(store, keys) == ["wide:2499"]
 
 
 async def test_scenario_95_a_deleted_topics_offsets_vanish_in_all_groups(store: Store) -> None:

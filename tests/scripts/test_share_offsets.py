@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +19,7 @@ DESCRIBE, ALTER, DELETE, DELETE_GROUPS, LIST_GROUPS, DESCRIBE_GROUPS = 90, 91, 9
 LEGACY_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 33, 74
 COMMIT, OFFSET_DELETE, CONSUMER_HEARTBEAT, JOIN, DESCRIBE_CONFIGS, ALTER_CONFIGS = 8, 47, 68, 11, 32, 44
 GROUP = 32
-NOT_FOUND, NON_EMPTY = "GROUP_ID_NOT_FOUND", "NON_EMPTY_GROUP"
+NOT_FOUND, NON_EMPTY, NOT_AVAILABLE = "GROUP_ID_NOT_FOUND", "NON_EMPTY_GROUP", "COORDINATOR_NOT_AVAILABLE"
 
 
 def admin(shares: ShareWorld) -> Connection:
@@ -394,3 +395,80 @@ async def test_describe_leaves_out_share_partitions_with_a_foreign_name(shares: 
 
     assert await partitions_of(store, shares.keys) == before
     assert list(before.values()) == ["t1"]
+
+
+# -- executed late
+
+
+def watch_scripts(shares: ShareWorld, monkeypatch: pytest.MonkeyPatch, before: Callable[[Any], None]) -> None:
+    """Call `before` with each script that the second broker sends."""
+    store = shares.brokers[1].store
+    run = store.run
+
+    async def watched(script: Any, names: Any, *args: Any) -> Any:
+        before(script)
+        return await run(script, names, *args)
+
+    monkeypatch.setattr(store, "run", watched)
+
+
+async def test_share_offsets_lease_ended_are_neither_altered_nor_deleted(shares: ShareWorld) -> None:
+    """As when the script was on its way for long: the group may have been altered again through another broker."""
+    assert await altered(shares, ("t1", 0, 5)) == "NONE"
+    await shares.produce(9)
+    lease = shares.brokers[1].context.broker_lease
+    lease.ends_ms = shares.clock.now_ms
+
+    assert await altered(shares, ("t1", 0, 2)) == NOT_AVAILABLE
+    assert await altered(shares, ("t1", 0, 2), group="new") == NOT_AVAILABLE
+    assert await deleted(shares, "t1") == NOT_AVAILABLE
+    assert await described(shares) == [(5, 4)]
+    assert (
+        await shares.brokers[0].store.command("EXISTS", shares.brokers[0].store.group_keys("default", "new").group) == 0
+    )
+
+    lease.ends_ms = shares.clock.now_ms + 1
+    assert await altered(shares, ("t1", 0, 2)) == await deleted(shares, "t1") == "NONE"
+
+
+async def test_share_offsets_of_a_client_that_left_are_neither_altered_nor_deleted(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have repeated the request through another broker."""
+    assert await altered(shares, ("t1", 0, 5)) == "NONE"
+    await shares.produce(9)
+    client = admin(shares)
+    topic: dict[str, Any] = {"topic_name": "t1"}
+    partitions = [{"partition_index": 0, "start_offset": 2}]
+    asked = [
+        request(ALTER, 0, group_id="jobs", topics=[topic | {"partitions": partitions}]),
+        request(DELETE, 0, group_id="jobs", topics=[topic]),
+    ]
+    client.close()
+
+    assert [code((await client.ask(one)).error_code) for one in asked] == ["REQUEST_TIMED_OUT"] * 2
+    assert await described(shares) == [(5, 4)]
+
+
+@pytest.mark.parametrize("is_delete", [False, True])
+async def test_share_offsets_of_many_partitions_end_when_the_client_has_left(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch, is_delete: bool
+) -> None:
+    await shares.create("many", 5)
+    changes = [("many", index, 7) for index in range(5)]
+    assert await altered(shares, *changes) == " ".join(["NONE"] * 5)
+    client, sent = admin(shares), list[Any]()
+    monkeypatch.setattr(offsets, "_PARTITIONS_AT_ONCE", 2)
+
+    def leave(script: Any) -> None:
+        if script in (offsets.ALTER_OFFSETS, offsets.REMOVE_PARTITIONS):
+            sent.append(script)
+            client.client.closed = True
+
+    watch_scripts(shares, monkeypatch, leave)
+    partitions = [{"partition_index": index, "start_offset": 3} for index in range(5)]
+    topics = [{"topic_name": "many"} if is_delete else {"topic_name": "many", "partitions": partitions}]
+    answer = await client.ask(request(DELETE if is_delete else ALTER, 0, group_id="jobs", topics=topics))
+
+    assert code(answer.error_code) == "REQUEST_TIMED_OUT"
+    assert sent == [offsets.REMOVE_PARTITIONS if is_delete else offsets.ALTER_OFFSETS]

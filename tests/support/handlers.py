@@ -93,8 +93,9 @@ class Broker:
 
     def _context(self, store: Store) -> BrokerContext:
         lease = SimpleNamespace(
-            node_id=self.node_id, shown_node_id=lambda listener: self.node_id, nameable=lambda listener: self.brokers
-        )
+            node_id=self.node_id, shown_node_id=lambda listener: self.node_id, nameable=lambda listener: self.brokers,
+            ends_ms=0,
+        )  # fmt: skip
         return build_broker(store, self.node_id, broker_lease=lease, catalog=self.catalog, mirror=None).context
 
     async def lose_store(self) -> None:

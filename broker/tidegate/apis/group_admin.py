@@ -28,6 +28,7 @@ from tidegate.apis.topic_refresh import refresh_again, unknown_topics
 from tidegate.cluster.placement import coordinator_of
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, KafkaError
 from tidegate.groups import directory, offsets
+from tidegate.groups.commits import commit_times_ms
 from tidegate.groups.share.offsets import delete_group, is_share_group
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
@@ -225,11 +226,14 @@ async def _delete_offsets(
         ]
         if known:
             wanted.setdefault(asked.name, set()).update(known)
+    call.refuse_if_gone()
+    lease = call.context.broker_lease
     subscribed = await offsets.delete(
         call.store,
         keys,
-        str(call.context.broker_lease.node_id),
+        str(lease.node_id),
         {name: sorted(indexes) for name, indexes in wanted.items()},
+        commit_times_ms(call.store, keys.group, lambda: lease.ends_ms, call.arrived_s),
     )
 
     def code_for(topic: str, partition: int) -> ErrorCode:

@@ -184,10 +184,16 @@ async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> A
     for found in altered.values():
         if not await starts.is_read(keys, found.topic_hex, found.partition_count):
             new.append(found)
-    await offsets.alter_offsets(call.store, keys, changes)
+    await offsets.alter_offsets(call.store, keys, changes, partial(_lease_ends_ms, call))
     for found in new:
         await starts.initialise_others(keys, found.name, found.topic_hex, found.partition_count)
     return _whole(responses)
+
+
+def _lease_ends_ms(call: Call) -> int:
+    """When the broker's lease ends, for a script that is sent now. Raises RequestTimedOut if the client has left."""
+    call.refuse_if_gone()
+    return call.context.broker_lease.ends_ms
 
 
 async def _expire(call: Call, keys: GroupKeys) -> None:
@@ -232,5 +238,7 @@ async def delete_offsets(call: Call, request: DeleteShareGroupOffsetsRequest) ->
             removed += [partition for partition in known if partition.topic_id == found.topic_id]
         topic_id = _NO_ID if found is None else found.topic_id
         responses.append(_result(error, topic_name=topic.topic_name, topic_id=topic_id))
-    await offsets.remove_partitions(call.store, keys, removed, must_be_empty=True)
+    await offsets.remove_partitions(
+        call.store, keys, removed, must_be_empty=True, lease_ends_ms=partial(_lease_ends_ms, call)
+    )
     return _whole(responses)

@@ -32,6 +32,8 @@ WITHOUT_LEASE: Final = 0
 """The lease end of a caller without a broker lease."""
 UNKNOWN_TIME: Final = 0
 """When a script was sent, where Redis's clock is not known."""
+ONE_TIME_S: Final = 0.005
+"""Commits that came within this time are sent with that of the first: it is the error of a broker's clock."""
 
 
 OnCode = Callable[[int], None]
@@ -70,6 +72,19 @@ def sent_again(times_ms: tuple[int, int]) -> tuple[int, int]:
     """The times of a commit that is sent again: however soon that is, commits behind it may be stored by now."""
     ends_ms, arrived_ms = times_ms
     return ends_ms, -abs(arrived_ms)
+
+
+def times_of_each(groups: Gathered[QueuedBatch], times_ms: tuple[int, int], first_s: float) -> tuple[int, str]:
+    """The times of a call whose commits came at different times; `times_ms` are of one that came at `first_s`.
+
+    Otherwise a commit would be taken for as late as the one beside it that had waited.
+    """
+    ends_ms, first_ms = times_ms
+    if first_ms == UNKNOWN_TIME:
+        return ends_ms, str(UNKNOWN_TIME)
+    sign = -1 if first_ms < 0 else 1
+    delays_ms = (int((commit.arrived_s - first_s) * 1000) for _, queued in groups for commit, _ in queued)
+    return ends_ms, " ".join(str(first_ms + sign * one_ms) for one_ms in delays_ms)
 
 
 class RecordCommit(NamedTuple):
@@ -117,9 +132,12 @@ def commit_arguments(
     groups: Gathered[QueuedBatch],
     events_max: int,
     broker: str,
-    times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
+    times_ms: tuple[Arg, Arg] = (WITHOUT_LEASE, UNKNOWN_TIME),
 ) -> tuple[list[str], list[Arg]]:
-    """KEYS and ARGV of the script. `broker` is the broker name in events, `times_ms` are of `commit_times_ms`."""
+    """KEYS and ARGV of the script. `broker` is the broker name in events, `times_ms` are of `commit_times_ms`.
+
+    The second of them may be one for each commit, with spaces between them (`times_of_each`).
+    """
     key_names, args = list[str](), list[Arg]((events_max, broker, *times_ms))
     has_records: Sequence[RecordCommit] = ()
     for keys, queued in groups:

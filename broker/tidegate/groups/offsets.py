@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +19,11 @@ from typing import Any, Final
 
 import structlog
 
-from tidegate.errors import CoordinatorNotAvailable
+from tidegate.groups.commit_answers import HandOut, Prove, hand_out, hand_out_proved
 from tidegate.groups.commits import (
     FEW_ENTRIES,
+    ONE_TIME_S,
+    UNKNOWN_TIME,
     WITHOUT_LEASE,
     Commit,
     OnCode,
@@ -31,6 +32,7 @@ from tidegate.groups.commits import (
     commit_times_ms,
     is_large,
     sent_again,
+    times_of_each,
 )
 from tidegate.groups.expire_and_retry import (
     BrokerName,
@@ -47,7 +49,6 @@ from tidegate.groups.tick_batch import Gathered
 from tidegate.store.batching import fail_waiter
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
-from tidegate.store.node import Node
 from tidegate.store.outcome import Failure, Unknown, failure_of
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
@@ -79,6 +80,9 @@ PLAIN_ENTRY: Final = re.compile(
 )
 """A stored value as `entry_json` writes it, without JSON escapes in the metadata."""
 
+Write = Callable[[Gathered[QueuedBatch], bool], tuple[list[str], list[Arg]]]
+"""Keys and arguments of a call, which may be repeated."""
+
 OnFetched = Callable[[dict[str, Committed] | Failure], None]
 """Called once with the commits by field; a field without a commit is absent."""
 
@@ -87,12 +91,6 @@ OnValues = Callable[[Sequence[bytes | None] | Failure], None]
 """Called once with the stored values in the order of their fields, None where there is no commit."""
 
 
-Prove = Callable[[Node, Callable[[bool], None]], None]
-"""Calls back with whether everything that a node answered before is as durable as `durability` says."""
-
-HandOut = Callable[[list[QueuedBatch], Sequence[int] | Failure], None]
-_STORED: Final = 0
-_TRY_AGAIN: Final = CoordinatorNotAvailable.code.value
 _UNUSABLE: Final = Unknown("the stored offsets could not be used")
 
 logger = structlog.get_logger()
@@ -163,8 +161,8 @@ class Offsets:
         self._loop = asyncio.get_event_loop()
         self._commits: dict[str, tuple[GroupKeys, list[tuple[Commit, OnCode]]]] = {}
         self._reads: dict[str, dict[tuple[str, ...] | None, _Read]] = {}
-        self._oldest_s = math.inf
-        """When the first of the queued commits came."""
+        self._first_s, self._have_own = 0.0, False
+        """When the first of the queued commits came, and whether another came before, or much later."""
         self._scheduled = False
 
     def takes_metadata(self, metadata: str) -> bool:
@@ -186,13 +184,15 @@ class Offsets:
     def commit(self, keys: GroupKeys, commit: Commit, on_code: OnCode) -> None:
         """Queue a commit for this tick's script. `on_code` gets a code that applies to all entries.
 
-        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit, a higher
+        The codes: COORDINATOR_NOT_AVAILABLE if this broker's lease ended before Redis evaluated the commit, another
         offset was committed while this one was on its way, or it is not proved as durable as `durability` says,
         UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS, or GROUP_ID_NOT_FOUND if the
         group does not exist and the commit names a generation.
         """
-        if commit.arrived_s < self._oldest_s:
-            self._oldest_s = commit.arrived_s
+        if not self._commits:
+            self._first_s, self._have_own = commit.arrived_s, False
+        elif not 0 <= commit.arrived_s - self._first_s <= ONE_TIME_S:
+            self._have_own = True
         queued = self._commits.get(keys.group)
         if queued is None:
             self._commits[keys.group] = keys, [(commit, on_code)]
@@ -204,7 +204,7 @@ class Offsets:
         """As `commit`, at once, for one that was sent to the script of another type first."""
         self._ask_version()
         times_ms = commit_times_ms(self._store, keys.group, self._lease_ends_ms, commit.arrived_s)
-        self._send_commits([(keys, [(commit, on_code)])], sent_again(times_ms))
+        self._send_commits([(keys, [(commit, on_code)])], sent_again(times_ms), commit.arrived_s)
 
     def fetch(self, keys: GroupKeys, fields: Sequence[str], on_fetched: OnFetched) -> None:
         """Read the commits of `fields`."""
@@ -257,7 +257,6 @@ class Offsets:
                 self._flush_apart(commits.values())
             else:
                 self._send_commits(list(commits.values()))
-        self._oldest_s = math.inf
 
     def _flush_apart(self, commits: Iterable[tuple[GroupKeys, list[QueuedBatch]]]) -> None:
         """Send each shard's commits by themselves in Redis Cluster, and those of each faulty group."""
@@ -281,13 +280,19 @@ class Offsets:
 
         self._store.send(["HGET", self._store.cluster_keys.info, "topics_version"], answered)
 
-    def _send_commits(self, groups: Gathered[QueuedBatch], times_ms: tuple[int, int] | None = None) -> None:
+    def _send_commits(
+        self, groups: Gathered[QueuedBatch], times_ms: tuple[int, int] | None = None, first_s: float = 0.0
+    ) -> None:
         """Send commits in as few scripts as their groups and entries allow; a single commit is never split."""
-        reply = _hand_out
+        reply: HandOut = hand_out
         if self._prove is not None:
             reply = partial(hand_out_proved, self._prove, self._store.node(groups[0][0].group))
-        times_ms = times_ms or commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms, self._oldest_s)
-        call, size = self._call(times_ms, reply), 0
+        have_own = False
+        if times_ms is None:
+            first_s, have_own = self._first_s, self._have_own
+            times_ms = commit_times_ms(self._store, groups[0][0].group, self._lease_ends_ms, first_s)
+        write = partial(self._arguments, times_ms, first_s, have_own)
+        call, size = self._call(write, reply), 0
         for keys, queued in groups:
             self._reads.pop(keys.group, None)
             part: list[QueuedBatch] = []
@@ -296,9 +301,9 @@ class Offsets:
                 large = entry_count > FEW_ENTRIES and is_large(one[0].entries)
                 if call.groups and (large or size + entry_count > _ENTRIES_PER_SCRIPT_MAX):
                     call.send()
-                    call, size, part = self._call(times_ms, reply), 0, []
+                    call, size, part = self._call(write, reply), 0, []
                 if large:
-                    call, size = self._call(times_ms, reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
+                    call, size = self._call(write, reply, COMMIT_WHILE_FREE), _ENTRIES_PER_SCRIPT_MAX
                 if not part:
                     call.groups.append((keys, part))
                     size += _GROUP_COST
@@ -306,43 +311,18 @@ class Offsets:
                 size += entry_count
         call.send()
 
-    def _call(
-        self, times_ms: tuple[int, int], reply: HandOut, script: Script = COMMIT_OFFSETS
-    ) -> ExpiringCall[QueuedBatch]:
+    def _call(self, write: Write, reply: HandOut, script: Script = COMMIT_OFFSETS) -> ExpiringCall[QueuedBatch]:
         """A call whose repetitions have the times of the first: what was late stays late."""
-        return ExpiringCall(self._store, self._expire, script, partial(self._arguments, times_ms), reply, self._faulty)
+        return ExpiringCall(self._store, self._expire, script, write, reply, self._faulty)
 
     def _arguments(
-        self, times_ms: tuple[int, int], groups: Gathered[QueuedBatch], again: bool
+        self, times_ms: tuple[int, int], first_s: float, have_own: bool, groups: Gathered[QueuedBatch], again: bool
     ) -> tuple[list[str], list[Arg]]:
-        return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), sent_again(times_ms) if again else times_ms)
-
-
-def _hand_out(queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
-    """Call each commit's callback with its code."""
-    if isinstance(answer, Failure):
-        answer = [_TRY_AGAIN] * len(queued)
-    for (_, on_code), code in zip(queued, answer, strict=True):
-        try:
-            on_code(code)
-        except Exception:  # noqa: BLE001 - logged; the other commits are answered
-            fail_waiter(on_code, _TRY_AGAIN)
-
-
-def hand_out_proved(prove: Prove, node: Node, queued: list[QueuedBatch], answer: Sequence[int] | Failure) -> None:
-    """The same once the stored ones are proved; what is not proved is answered as Kafka answers it."""
-    if isinstance(answer, Failure) or _STORED not in answer:
-        _hand_out(queued, answer)
-        return
-    connection = node.control.failover_epoch
-
-    def proved(held: bool) -> None:
-        if held and node.control.failover_epoch == connection:  # else the proof may be another server's
-            _hand_out(queued, answer)
-        else:
-            _hand_out(queued, [_TRY_AGAIN if code == _STORED else code for code in answer])
-
-    prove(node, proved)
+        """`first_s` is when the commit came whose times are given; `have_own`: others at other times."""
+        times: tuple[Arg, Arg] = times_ms
+        if again or have_own:
+            times = times_of_each(groups, sent_again(times_ms) if again else times_ms, first_s)
+        return commit_arguments(groups, GROUP_EVENTS_MAX, self._broker(), times)
 
 
 class _Read:
@@ -384,14 +364,21 @@ async def committed_partitions(store: Store, keys: GroupKeys) -> tuple[str, list
     return (own_id or b"").decode(), [split_field(field.decode()) for field in fields]
 
 
-async def delete(store: Store, keys: GroupKeys, broker: str, topics: Mapping[str, Sequence[int]]) -> set[str]:
+async def delete(
+    store: Store,
+    keys: GroupKeys,
+    broker: str,
+    topics: Mapping[str, Sequence[int]],
+    times_ms: tuple[int, int] = (WITHOUT_LEASE, UNKNOWN_TIME),
+) -> set[str]:
     """Delete a group's offsets of partitions, also those of open transactions (KIP-496).
 
-    Returns the topics refused because they are subscribed.
-    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable.
+    `times_ms` are of `commit_times_ms`. Returns the topics refused because they are subscribed.
+    Raises GroupIdNotFound, NonEmptyGroup (members of another protocol type than `consumer`), StoreUnavailable,
+    CoordinatorNotAvailable (the broker's lease ended, or it was late and newer offsets were committed).
     """
     extend_sessions_after_outage(store, keys)
-    args = group_script_args(store, keys, broker)
+    args = [*group_script_args(store, keys, broker), *times_ms]
     for topic, partitions in topics.items():
         args += (topic, len(partitions), *partitions)
     key_names = [*group_script_keys(keys), keys.offsets, keys.staged]

@@ -22,6 +22,7 @@ _TIMES: Final = frozenset(
         "join_deadline",
         "sync_deadline",
         "reset_at",
+        "offsets_deleted_at",
         "commits_fenced_until",
         "spared_at",
         "until",

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidegate.errors import CoordinatorNotAvailable, IllegalGeneration, KafkaError, UnknownMemberId
+from tidegate.groups.commit_answers import Prove, hand_out_proved
 from tidegate.groups.commits import (
     WITHOUT_LEASE,
     Commit,
@@ -20,7 +21,6 @@ from tidegate.groups.consumer.coordinator import ConsumerGroups
 from tidegate.groups.consumer.errors import OtherGroupType, StaleMemberEpoch
 from tidegate.groups.consumer.stored import EPOCH_TYPES, load_member
 from tidegate.groups.consumer.update import EXPIRY_DUE
-from tidegate.groups.offsets import Prove, hand_out_proved
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg

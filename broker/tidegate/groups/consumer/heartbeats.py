@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import perf_counter
 
+from tidegate.groups.commit_answers import Prove
 from tidegate.groups.consumer.commits import ConsumerCommits
 from tidegate.groups.consumer.conversion import MetadataCodec
 from tidegate.groups.consumer.coordinator import ConsumerGroups, OnDecided
@@ -15,7 +16,6 @@ from tidegate.groups.epoch_heartbeats import EpochHeartbeats
 from tidegate.groups.expire_and_retry import BrokerName, nobody
 from tidegate.groups.heartbeat_snapshots import HeartbeatSnapshots, MemberSnapshot
 from tidegate.groups.model import MemberRef
-from tidegate.groups.offsets import Prove
 from tidegate.memory import shares_of
 from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys

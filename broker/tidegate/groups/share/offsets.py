@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from tidegate.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.expire_and_retry import BrokerName
 from tidegate.groups.group_index import group_of, read_group_kinds
 from tidegate.groups.identity import candidate
@@ -56,26 +57,46 @@ async def delete_group(store: Store, groups: ShareGroups, keys: GroupKeys, broke
     raise CoordinatorLoadInProgress("the group changes faster than it can be deleted")
 
 
+def _without_lease() -> int:
+    return WITHOUT_LEASE
+
+
 async def remove_partitions(
-    store: Store, keys: GroupKeys, partitions: Sequence[SharePartition], *, must_be_empty: bool
+    store: Store,
+    keys: GroupKeys,
+    partitions: Sequence[SharePartition],
+    *,
+    must_be_empty: bool,
+    lease_ends_ms: Callable[[], int] = _without_lease,
 ) -> None:
-    """Remove share-partitions. Raises GroupIdNotFound, NonEmptyGroup if it must be empty, StoreUnavailable."""
+    """Remove share-partitions. `lease_ends_ms` is called before each script; what it raises ends the work.
+
+    Raises GroupIdNotFound, NonEmptyGroup if it must be empty, StoreUnavailable, CoordinatorNotAvailable if the lease
+    has ended.
+    """
     for at in range(0, max(len(partitions), 1), _PARTITIONS_AT_ONCE):
         part = partitions[at : at + _PARTITIONS_AT_ONCE]
         names = [keys.group, keys.shares, *_keys_of(keys, part)]
-        await store.run(REMOVE_PARTITIONS, names, int(must_be_empty), *(one.name for one in part))
+        ends_ms = lease_end_ms(store, keys.group, lease_ends_ms)
+        await store.run(REMOVE_PARTITIONS, names, int(must_be_empty), ends_ms, *(one.name for one in part))
 
 
-async def alter_offsets(store: Store, keys: GroupKeys, offsets: Mapping[SharePartition, tuple[str, int]]) -> None:
+async def alter_offsets(
+    store: Store,
+    keys: GroupKeys,
+    offsets: Mapping[SharePartition, tuple[str, int]],
+    lease_ends_ms: Callable[[], int] = _without_lease,
+) -> None:
     """Set start offsets: share-partition -> topic name, offset; not all at once.
 
-    Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable.
+    `lease_ends_ms` as for `remove_partitions`. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable,
+    CoordinatorNotAvailable if the lease has ended.
     """
     partitions = list(offsets)
     for at in range(0, max(len(partitions), 1), _PARTITIONS_AT_ONCE):
         part = partitions[at : at + _PARTITIONS_AT_ONCE]
         names = [keys.group, keys.shares, keys.shard_keys.groups, *_keys_of(keys, part)]
-        args = [keys.ref, candidate(keys)]
+        args: list[Arg] = [keys.ref, candidate(keys), lease_end_ms(store, keys.group, lease_ends_ms)]
         for partition in part:
             topic, offset = offsets[partition]
             args += (partition.name, topic, str(offset))

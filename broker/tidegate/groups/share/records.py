@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidegate.errors import KafkaStorageError, StoreUnavailable
+from tidegate.groups.commit_answers import Prove
 from tidegate.groups.configs import (
     SHARE_DELIVERY_COUNT_LIMIT,
     SHARE_PARTITION_MAX_RECORD_LOCKS,
     SHARE_RECORD_LOCK_DURATION_MS,
 )
-from tidegate.groups.offsets import Prove
 from tidegate.groups.share.acknowledgements import Acknowledgement
 from tidegate.groups.share.sessions import Acquirer, SharePartition
 from tidegate.store.keys import GroupKeys

@@ -9,10 +9,10 @@ from uuid import UUID
 import structlog
 
 from tidegate.errors import StoreUnavailable
+from tidegate.groups.commit_answers import Prove
 from tidegate.groups.consumer.topic_view import CatalogTopics
 from tidegate.groups.expire_and_retry import BrokerName
 from tidegate.groups.expiry import DEAD_LETTERS_KIND, SHARE_KIND, ExpireOne
-from tidegate.groups.offsets import Prove
 from tidegate.groups.share import dead_letters, starting
 from tidegate.groups.share.coordinator import ShareGroups
 from tidegate.groups.share.dead_letters import DeadLetters
