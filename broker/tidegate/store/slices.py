@@ -9,6 +9,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class Pauses:
+    """Pauses between elements of several collections: other work of the event loop runs after each `size` of them."""
+
+    __slots__ = ("_count", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size, self._count = size, 0
+
+    async def after(self, count: int = 1) -> None:
+        """Some elements were handled."""
+        self._count += count
+        if self._count >= self._size:
+            self._count = 0
+            await asyncio.sleep(0)
+
+
 async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
     """The items of now, in lists of at most `size` between which the event loop runs other work."""
     left = list(items)
