@@ -27,7 +27,7 @@ from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys, LogKeys
 from tidegate.store.outcome import FaultyKeys
 from tidegate.store.scripts import Script
-from tidegate.store.slices import Pauses
+from tidegate.store.slices import Pauses, in_order
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 
@@ -280,8 +280,8 @@ class LagReader:
     async def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
         """The group's commits, without deleted partitions and without topics that were recreated since."""
         commits: Commits = {}
-        async for name, value in with_pauses(sorted(offsets.items())):
-            place, stored = split_field(name.decode()), json.loads(value)
+        async for name in in_order(offsets, SLICE):
+            place, stored = split_field(name.decode()), json.loads(offsets[name])
             topic = self._find_topic(org, place[0])
             if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):
                 commits[place] = stored["offset"], stored["commit_time"]

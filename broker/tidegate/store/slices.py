@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from heapq import merge
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -32,3 +33,12 @@ async def slices(items: Iterable[T], size: int) -> AsyncIterator[list[T]]:
         if first:
             await asyncio.sleep(0)
         yield left[first : first + size]
+
+
+async def in_order(items: Iterable[bytes], size: int) -> AsyncIterator[bytes]:
+    """The items of now, sorted; the event loop runs other work after every `size` that are sorted, or yielded."""
+    parts = [sorted(part) async for part in slices(items, size)]
+    for number, item in enumerate(merge(*parts), 1):
+        yield item
+        if not number % size:
+            await asyncio.sleep(0)
