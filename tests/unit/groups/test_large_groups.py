@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.support.rounds import counted_rounds
+from tests.support.rounds import Rounds, counted_rounds
+from tidegate.diagnosis import group_snapshot
 from tidegate.groups import directory
 from tidegate.groups.share import partitions
+from tidegate.groups.share import stored as share_stored
 from tidegate.groups.share.sessions import SharePartition
+from tidegate.monitoring.internal_topics import members
 from tidegate.store.foreign_entries import ForeignEntries
 from tidegate.store.keys import GroupKeys
 
@@ -56,3 +60,52 @@ async def test_members_are_described_in_slices_and_in_order(monkeypatch: pytest.
     assert (rounds.total, [one.member_id.encode() for one in group.members]) == (COUNT, sorted(members))
     assert group.members[1].assignment == b"assigned"
     assert rounds.most <= directory.DESCRIBED_AT_ONCE
+
+
+class Counted(dict[SharePartition, str]):
+    """Share-partitions that are counted as they are handled."""
+
+    rounds: Rounds
+
+    def items(self) -> Any:
+        for item in super().items():
+            self.rounds.note()
+            yield item
+
+
+async def test_share_partitions_are_put_together_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Counted({SharePartition(UUID(int=1), index): "t" for index in range(COUNT)})
+
+    async def read(*_: Any) -> Any:
+        return [b"id"] + [None] * (len(share_stored.HEAD) - 1), {}, {}
+
+    async def partitions_of(*_: Any) -> Any:
+        return found
+
+    monkeypatch.setattr(members, "_read", read)
+    monkeypatch.setattr(members, "partitions_of", partitions_of)
+    store: Any = None
+    keys: Any = SimpleNamespace(group_id="g")
+    with counted_rounds() as found.rounds:
+        values = await members.share_values(store, keys)
+
+    assert (len(values), found.rounds.total) == (3, COUNT)
+    assert found.rounds.most <= members._PARTITIONS_AT_ONCE
+
+
+async def test_share_partitions_are_described_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+
+    async def nothing(*_: Any) -> Any:
+        return {}
+
+    def shares_of(*_: Any) -> Any:
+        threads.append(threading.current_thread())
+        return ()
+
+    monkeypatch.setattr(group_snapshot, "partitions_of", nothing)
+    monkeypatch.setattr(group_snapshot, "ShareRecords", lambda _: SimpleNamespace(in_flight=nothing))
+    monkeypatch.setattr(group_snapshot, "shares_of", shares_of)
+    nowhere: Any = None
+    assert await group_snapshot._shares(nowhere, nowhere) == ()
+    assert threads and threading.main_thread() not in threads
