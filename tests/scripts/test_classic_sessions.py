@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from tests.scripts.test_classic_rejoining import completing
 from tests.support.groups import World, answer, refused
 from tidegate.errors import UnknownMemberId
 from tidegate.groups import classic
+from tidegate.groups.classic import LEAVING_AT_ONCE
 from tidegate.groups.expiry import grant_session_grace
 from tidegate.groups.model import Leaving
+from tidegate.store.link import Arg
 from tidegate.store.redis_outage import RedisOutage
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
 
 NONE, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID = 0, 22, 25, 27, 82
 
@@ -96,6 +103,26 @@ async def test_scenario_62_a_batch_leaves_with_one_rebalance(world: World) -> No
     assert codes == [NONE, NONE, UNKNOWN_MEMBER_ID, UNKNOWN_MEMBER_ID]
     assert await c.heartbeat() == REBALANCE_IN_PROGRESS
     assert (await world.events()).count("rebalance_started") == 2
+    assert (await c.join()).generation == 2
+
+
+async def test_many_leave_in_parts_with_one_rebalance(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = await world.stable("a", "b", "c")
+    strangers = [Leaving(f"nobody-{number}") for number in range(2 * LEAVING_AT_ONCE)]
+    parts, run = list[int](), Store.run
+
+    async def counting(store: Store, script: Script, keys: Sequence[str], *args: Arg) -> list[Any]:
+        if script is classic.LEAVE_GROUP:
+            parts.append((len(args) - 7) // 3)
+        return await run(store, script, keys, *args)
+
+    monkeypatch.setattr(Store, "run", counting)
+    codes = await leave(world, Leaving(a.member_id), *strangers, Leaving(b.member_id), Leaving(a.member_id))
+
+    assert codes == [NONE, *[UNKNOWN_MEMBER_ID] * len(strangers), NONE, UNKNOWN_MEMBER_ID]
+    assert parts == [LEAVING_AT_ONCE, LEAVING_AT_ONCE, 3]
+    assert (await world.events()).count("rebalance_started") == 2
+    assert await world.members() == {c.member_id}
     assert (await c.join()).generation == 2
 
 

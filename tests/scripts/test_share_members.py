@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import request
+from tests.support.rounds import counted_rounds
 from tests.support.shares import ShareWorld
 from tests.support.steps import sweep_expiry
+from tidegate.apis import share_groups
+from tidegate.apis.slices import SLICE
 from tidegate.groups.share import coordinator
 
 INVALID, FENCED, UNKNOWN = "INVALID_REQUEST", "FENCED_MEMBER_EPOCH", "UNKNOWN_MEMBER_ID"
@@ -195,4 +199,29 @@ async def test_decision_on_many_partitions_is_taken_beside_the_event_loop(
     await shares.member("b", "many").join()
 
     assert threads
+    assert threading.main_thread() not in threads
+
+
+async def test_describe_checks_each_topic_once_and_in_slices(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"absent-{number}" for number in range(4 * SLICE)]
+    for name in ("a", "b"):
+        await shares.member(name).join(*names)
+    threads: list[threading.Thread] = []
+    members = share_groups._members
+
+    def noting(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return members(*args)
+
+    monkeypatch.setattr(share_groups, "_members", noting)
+    with counted_rounds() as rounds:
+        allows = rounds.counting(lambda _requester, _operation, _type, name: name in names)
+        authorizer = SimpleNamespace(is_super_user=lambda _: False, allows=allows)
+        monkeypatch.setattr(shares.brokers[0].context, "security", SimpleNamespace(authorizer=authorizer))
+        group = await shares.describe()
+
+    assert [len(one.subscribed_topic_names) for one in group.members] == [len(names)] * 2
+    assert (rounds.total, rounds.most) == (len(names), SLICE)
     assert threading.main_thread() not in threads

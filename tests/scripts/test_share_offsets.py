@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,8 @@ from tests.support.log_broker import Connection
 from tests.support.shares import ACCEPT, ShareWorld, code
 from tidegate.groups.share import offsets
 from tidegate.groups.share.partitions import partitions_of
+from tidegate.store.scripts import Script
+from tidegate.store.store import Store
 
 DESCRIBE, ALTER, DELETE, DELETE_GROUPS, LIST_GROUPS, DESCRIBE_GROUPS = 90, 91, 92, 42, 16, 15
 LEGACY_ALTER_CONFIGS, LIST_CONFIG_RESOURCES = 33, 74
@@ -192,6 +194,30 @@ async def test_scenario_6_delete_the_group(shares: ShareWorld) -> None:
     assert await store.command("KEYS", f"{shares.keys.group}:share*") == []
     assert await store.command("EXISTS", shares.keys.group) == 0
     assert await a.heartbeat(1) == NOT_FOUND
+
+
+async def test_group_of_many_partitions_is_deleted_in_parts(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets, "_PARTITIONS_AT_ONCE", 3)
+    a = shares.member("a", "t1", "t2", "t4")
+    await shares.joined(a)
+    counts, run = list[int](), Store.run
+
+    async def counting(store: Store, script: Script, keys: Sequence[str], *args: Any) -> Any:
+        counts.append(sum(":share:" in key for key in keys) // 4)
+        return await run(store, script, keys, *args)
+
+    store = shares.brokers[0].store
+    monkeypatch.setattr(Store, "run", counting)
+    assert await deleted_group(shares) == NON_EMPTY
+    assert len(await partitions_of(store, shares.keys)) == 7
+    await a.leave()
+    counts.clear()
+
+    assert await deleted_group(shares) == "NONE"
+    assert (sum(counts), max(counts)) == (7, 3)
+    assert await store.command("KEYS", f"{shares.keys.group}:share*") == []
 
 
 async def test_deleted_topic_leaves_nothing(shares: ShareWorld) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.test_streams_wire import Streams, active, code, statuses, subtopology, topology_of
+from tests.scripts.test_streams_wire import Streams, active, code, statuses, subtopology, topic, topology_of
 from tests.support.consumer_wire import wire_of
 from tests.support.valkey import ValkeyServer
 from tidegate.apis import streams_groups
@@ -18,6 +18,7 @@ WATCHED = (
     (streams_groups, "_topology"),
     (streams_groups, "_owned"),
     (streams_groups, "_task_ids"),
+    (streams_groups, "_described_topology"),
     (coordinator, "_apply"),
     (stored, "dump_fields"),
     (stored, "dump_member"),
@@ -112,3 +113,17 @@ async def test_standby_tasks_of_many_members_are_assigned_beside_the_event_loop(
         await streams.join(f"m{number}", topology)
 
     assert inline["_apply"] == {is_inline}
+
+
+@pytest.mark.parametrize(("count", "is_inline"), [(20, True), (500, False)])
+async def test_topology_of_many_changelogs_is_described_beside_the_event_loop(
+    streams: Streams, inline: dict[str, set[bool]], count: int, is_inline: bool
+) -> None:
+    changelogs = tuple(topic(f"changelog-{number}") for number in range(count))
+    joined = await streams.join("a", topology_of(subtopology(sources=("absent",), state_changelog_topics=changelogs)))
+    assert statuses(joined) == [1]
+
+    (described,) = (await streams.describe()).topology.subtopologies
+
+    assert [one.name for one in described.state_changelog_topics] == [one.name for one in changelogs]
+    assert inline["_described_topology"] == {is_inline}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,15 @@ class Rounds:
         self.total += 1
         self._in_this += 1
         self.most = max(self.most, self._in_this)
+
+    def counting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, whose calls are counted."""
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.note()
+            return function(*args, **kwargs)
+
+        return counted
 
     def begin(self) -> None:
         """Count from zero, in this round and in each that follows."""

@@ -6,6 +6,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -27,13 +28,14 @@ from tidegate.apis.epoch_groups import (
     answer_heartbeat,
     assigned_topics,
     described_sizes,
+    subscribed_sizes,
     undescribed,
 )
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.record_groups import note_consumer_owner
 from tidegate.apis.registry import api, inline_api
 from tidegate.apis.slices import SLICE, each
-from tidegate.apis.topic_rights import may
+from tidegate.apis.topic_rights import may_all
 from tidegate.errors import (
     GroupIdNotFound,
     InvalidGroupId,
@@ -250,8 +252,9 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     group = await consumers.read(keys)
     if not group.is_consumer:
         raise GroupIdNotFound(f"Group {group_id} not found.")
-    members = await computed(described_sizes(group), lambda: tuple(_members(call, group)))
-    if not all(may(call, Operation.DESCRIBE, name) for name in _described_topics(members)):
+    sizes = chain(described_sizes(group), subscribed_sizes(group))
+    members, topics = await computed(sizes, partial(_described, call, group))
+    if not await may_all(call, Operation.DESCRIBE, topics):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
     return DescribedGroup(
         error_code=ErrorCode.none,
@@ -262,6 +265,12 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         assignor_name=(group.members and group.assignor) or UNIFORM,
         members=members,
     )
+
+
+def _described(call: Call, group: ConsumerGroup) -> tuple[tuple[Member, ...], set[str]]:
+    """The members, and the topics of their assignments."""
+    members = tuple(_members(call, group))
+    return members, _described_topics(members)
 
 
 def _members(call: Call, group: ConsumerGroup) -> Iterable[Member]:

@@ -12,7 +12,7 @@ from kio.static.primitive import i32
 from tidegate.apis.call import Call
 from tidegate.errors import KafkaError
 from tidegate.groups.consumer.decisions import Decided
-from tidegate.groups.consumer.model import EpochGroup, HeartbeatAnswer, Partition
+from tidegate.groups.consumer.model import ConsumerGroup, EpochGroup, HeartbeatAnswer, Partition
 from tidegate.groups.consumer.stored import by_topic
 from tidegate.groups.consumer.topic_view import PARTITIONS_OF_A_TOPIC
 from tidegate.groups.share.model import ShareGroup
@@ -81,6 +81,11 @@ def described_sizes(group: EpochGroup[Any, Any] | ShareGroup) -> Iterator[int]:
     """How much describing the members of a group adds, for `computed`."""
     for member_id, member in group.members.items():
         yield 1 + (len(member.assigned) + len(group.targets.get(member_id, ()))) // PARTITIONS_OF_A_TOPIC
+
+
+def subscribed_sizes(group: ConsumerGroup | ShareGroup) -> Iterator[int]:
+    """The same for the topics that they subscribe to."""
+    return (len(member.topics) // PARTITIONS_OF_A_TOPIC for member in group.members.values())
 
 
 def assigned_topics(call: Call, partitions: Iterable[Partition]) -> list[tuple[Topic, tuple[i32, ...]]]:

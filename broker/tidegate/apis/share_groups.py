@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -24,11 +25,12 @@ from tidegate.apis.epoch_groups import (
     answer_heartbeat,
     assigned_topics,
     described_sizes,
+    subscribed_sizes,
     undescribed,
 )
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api, inline_api
-from tidegate.apis.topic_rights import may
+from tidegate.apis.topic_rights import may_all
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, KafkaError, TopicAuthorizationFailed
 from tidegate.groups.consumer.decisions import Decided
 from tidegate.groups.consumer.model import JOIN_EPOCH, LEAVE_EPOCH, HeartbeatAnswer, Partition
@@ -157,9 +159,10 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
     group = await shares.read(keys)
     if not group.is_stored:
         raise GroupIdNotFound(f"Group {group_id} not found.")
-    if not all(may(call, Operation.DESCRIBE, name) for one in group.members.values() for name in one.topics):
+    sizes = chain(described_sizes(group), subscribed_sizes(group))
+    members, topics = await computed(sizes, partial(_described, call, group))
+    if not await may_all(call, Operation.DESCRIBE, topics):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
-    members = await computed(described_sizes(group), lambda: tuple(_members(call, group)))
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
@@ -169,6 +172,12 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         assignor_name=SIMPLE,
         members=members,
     )
+
+
+def _described(call: Call, group: ShareGroup) -> tuple[tuple[Member, ...], frozenset[str]]:
+    """The members, and the topics that any of them subscribes to."""
+    topics = frozenset[str]().union(*(one.topics for one in group.members.values()))
+    return tuple(_members(call, group)), topics
 
 
 def _members(call: Call, group: ShareGroup) -> Iterable[Member]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -19,7 +20,7 @@ from tidegate.apis.epoch_groups import described_sizes, undescribed
 from tidegate.apis.group_admin import describe_each
 from tidegate.apis.registry import api
 from tidegate.apis.slices import SLICE
-from tidegate.apis.topic_rights import may, may_create
+from tidegate.apis.topic_rights import may_all, may_create
 from tidegate.errors import GroupIdNotFound, InvalidGroupId, InvalidRequest, TopicAuthorizationFailed
 from tidegate.groups.configs import STREAMS_HEARTBEAT_INTERVAL_MS
 from tidegate.groups.consumer.model import JOIN_EPOCH, STATIC_LEAVE_EPOCH, Partitions
@@ -295,20 +296,33 @@ async def _describe(call: Call, group_id: GroupId) -> describing_v1.DescribedGro
     group = await call.context.streams.read(keys)
     if not group.is_streams:
         raise GroupIdNotFound(f"Group {group_id} not found.")
-    read = set() if group.topology is None else group.topology.source_topics
-    if not all(may(call, Operation.DESCRIBE, name) for name in read):
+    topology = group.topology
+    if topology is not None and not await may_all(call, Operation.DESCRIBE, topology.source_names):
         raise TopicAuthorizationFailed("the group has topics that the client may not describe")
-    members = await computed(described_sizes(group), lambda: tuple(_members(group)))
+    sizes = chain(described_sizes(group), () if topology is None else _topology_sizes(topology))
+    described_topology, members = await computed(sizes, partial(_described, group))
     return describing_v1.DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
         group_state=group.state,
         group_epoch=i32(group.epoch),
         assignment_epoch=i32(group.target_epoch),
-        topology=None if group.topology is None else _described_topology(group, group.topology),
+        topology=described_topology,
         members=members,
         assignor_name=STICKY,
     )
+
+
+def _topology_sizes(topology: Topology) -> Iterator[int]:
+    """How much describing a topology adds, for `computed`."""
+    for one in topology.subtopologies:
+        yield 1
+        yield from (1 + len(topic.configs) // 10 for topic in one.internal_topics)
+
+
+def _described(group: StreamsGroup) -> tuple[describing.Topology | None, tuple[describing.Member, ...]]:
+    topology = None if group.topology is None else _described_topology(group, group.topology)
+    return topology, tuple(_members(group))
 
 
 def _described_topology(group: StreamsGroup, topology: Topology) -> describing.Topology:

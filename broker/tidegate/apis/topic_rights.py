@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tidegate.apis.call import Call
+from tidegate.apis.slices import in_slices
 from tidegate.security.acls import Operation, ResourceType
 from tidegate.security.authorizer import Requester
 
@@ -16,6 +19,17 @@ def may_create(call: Call, topic: str) -> bool:
         return True
     requester = Requester(call.client.principal, call.client.host, call.org)
     return security.authorizer.allows(requester, Operation.CREATE, ResourceType.CLUSTER)
+
+
+async def may_all(call: Call, operation: Operation, topics: Iterable[str]) -> bool:
+    """Whether the call's client may do something with each of the topics; other work goes on in between."""
+    security = call.context.security
+    if security is None or security.authorizer is None:
+        return True
+    async for topic in in_slices(topics):
+        if not may(call, operation, topic):
+            return False
+    return True
 
 
 def may(call: Call, operation: Operation, topic: str) -> bool:

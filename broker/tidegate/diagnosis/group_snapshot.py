@@ -125,7 +125,8 @@ def _built(
 
 async def _shares(store: Store, keys: GroupKeys) -> tuple[ShareSnapshot, ...]:
     found = await partitions_of(store, keys)
-    return shares_of(found, await ShareRecords(store).in_flight(keys, list(found)))
+    read = await ShareRecords(store).in_flight(keys, list(found))
+    return await asyncio.to_thread(shares_of, found, read)
 
 
 async def _dead_letters(store: Store, keys: GroupKeys) -> DeadLettersSnapshot:

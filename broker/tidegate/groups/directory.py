@@ -28,6 +28,8 @@ DELETE_GROUP = Script("groups/delete_group")
 _ATTEMPTS_MAX: Final = 10
 _AT_ONCE: Final = 100
 """Listed groups that are parsed, or put in order, without a pause: 0.5 ms."""
+DESCRIBED_AT_ONCE: Final = 200
+"""Members that are described without a pause: 2 ms."""
 _GROUP_ID: Final = attrgetter("group_id")
 _HEAD: Final = ("type", "state", "generation", "version", "protocol_type", "protocol")
 
@@ -119,7 +121,7 @@ async def describe(store: Store, keys: GroupKeys, broker: str) -> DescribedGroup
             head_command,
         )  # fmt: skip
         if before == after:
-            return _snapshot(before, members, subscriptions, assignments)
+            return await _snapshot(before, members, subscriptions, assignments)
     raise CoordinatorLoadInProgress("the group changes faster than it can be read")
 
 
@@ -148,7 +150,7 @@ def metadata_of(packed: bytes, protocol: str) -> bytes:
     return b""
 
 
-def _snapshot(
+async def _snapshot(
     head: Sequence[bytes | None],
     members: Mapping[bytes, bytes],
     subscriptions: Mapping[bytes, bytes],
@@ -158,18 +160,19 @@ def _snapshot(
     if kind != b"classic":
         raise GroupIdNotFound
     chosen = protocol.decode() if state == b"Stable" else ""
-    described = []
-    for member_id, value in sorted(members.items()):
-        record = json.loads(value)
-        metadata = metadata_of(subscriptions.get(member_id, b""), chosen) if chosen else b""
-        described.append(
-            DescribedMember(
-                member_id.decode(),
-                record.get("instance_id") or None,
-                record["client_id"],
-                record["client_host"],
-                metadata,
-                assignments.get(member_id, b""),
+    described: list[DescribedMember] = []
+    async for part in slices(sorted(members), DESCRIBED_AT_ONCE):
+        for member_id in part:
+            record = json.loads(members[member_id])
+            metadata = metadata_of(subscriptions.get(member_id, b""), chosen) if chosen else b""
+            described.append(
+                DescribedMember(
+                    member_id.decode(),
+                    record.get("instance_id") or None,
+                    record["client_id"],
+                    record["client_host"],
+                    metadata,
+                    assignments.get(member_id, b""),
+                )
             )
-        )
     return DescribedGroup(state.decode(), protocol_type.decode(), chosen, tuple(described))

@@ -16,6 +16,7 @@ from tidegate.groups.share.records import InFlight
 from tidegate.monitoring.drain_estimate import DrainEstimates
 from tidegate.monitoring.exporters import ForeignNames, TopicLag
 from tidegate.monitoring.lag_reading import (
+    SLICE,
     UNREADABLE_GROUPS,
     UNREADABLE_PARTITIONS,
     UNREADABLE_SHARDS,
@@ -29,6 +30,7 @@ from tidegate.monitoring.rebalance_counts import RebalanceCounts
 from tidegate.settings import Settings
 from tidegate.store.outcome import FaultyKeys
 from tidegate.store.server_facts import server_facts
+from tidegate.store.slices import Pauses
 from tidegate.store.store import Store
 from tidegate.telemetry import declared_cluster as own
 from tidegate.telemetry.declared_cluster import CLUSTER
@@ -121,7 +123,7 @@ class ClusterPage:
         else:
             this.left_out["group_partitions"] += len(group.commits)
         topics = await self._lags(group, log_ends, whole)
-        for topic, lag in topics.items():
+        async for topic, lag in with_pauses(topics.items()):
             self._topic_of_group(group, named, topic, lag)
         await self._foreign.group(this.page, group, owners, topics, whole)
 
@@ -188,7 +190,7 @@ class ClusterPage:
 
     async def _report_topics(self, reader: LagReader) -> None:
         this, bytes_of = self._round, Counter[str]()
-        chosen, left = [], self._partitions_max
+        chosen, left, pauses = [], self._partitions_max, Pauses(SLICE)
         for topic in sorted(self._topics(), key=lambda one: (one.org, one.name)):
             if topic.partition_count <= left:
                 chosen.append(topic)
@@ -201,6 +203,7 @@ class ClusterPage:
             this.log_ends |= await reader.read_ends_of({where: () for where in places if where not in this.log_ends})
             for topic in some:
                 bytes_of[topic.org] += await self._report_topic(topic, reader)
+                await pauses.after(1 + topic.partition_count)
         for org, size in bytes_of.items():
             this.page.add(own.ORG_REDIS_BYTES, labels(org=org), size)
 

@@ -130,7 +130,7 @@ class KafkaExporter:
         """If one partition of a topic has a commit, the others are reported as -1, and the sum includes the -1."""
         org = _org(group.name.org)
         page.add(names.KE_MEMBERS, labels(consumergroup=group.name.group_id, **org), group.members)
-        for name, lag in topics.items():
+        async for name, lag in with_pauses(topics.items()):
             topic = self._find_topic(group.name.org, name)
             count = topic.partition_count if topic is not None else 0
             named = labels(consumergroup=group.name.group_id, topic=name, **org)
@@ -200,7 +200,7 @@ class Kminion:
         if empty > 0:
             page.add(names.KM_EMPTY_MEMBERS, named, empty)
         self._assigned(page, named, owners)
-        for name, lag in topics.items():
+        async for name, lag in with_pauses(topics.items()):
             topic = f"{named},{labels(topic_name=name)}"
             page.add(names.KM_OFFSET_SUM, topic, lag.committed_sum)
             page.add(names.KM_TOPIC_LAG, topic, lag.records)

@@ -27,6 +27,7 @@ from tidegate.store.calls import gather_readable, log_faulty
 from tidegate.store.keys import GroupKeys, LogKeys
 from tidegate.store.outcome import FaultyKeys
 from tidegate.store.scripts import Script
+from tidegate.store.slices import Pauses, in_order
 from tidegate.store.store import Store
 from tidegate.topics.model import Topic
 
@@ -66,6 +67,10 @@ def rounds_until(again_ms: int, interval_ms: int, name: str) -> int:
 def _name_of(log: LogPlace) -> str:
     org, (topic, index) = log
     return f"{org}/{topic}:{index}"
+
+
+def _decoded(note: bytes) -> str:
+    return note.decode(errors="replace")
 
 
 async def with_pauses(items: Iterable[T]) -> AsyncIterator[T]:
@@ -200,11 +205,14 @@ class LagReader:
         self._round, self._now_ms = self._round + 1, now_ms
         self.unreadable = {}
         lasts, self.notes_lost = {} if self.notes_lost else self._last_reads, False
-        self._last_reads = {log: last for log, last in lasts.items() if last.stale_from > self._round}
-        groups, logs = set(await self._take(self._store.cluster_keys.changed_groups)), set()
-        for note in await self._take(self._store.cluster_keys.changed_logs):
+        self._last_reads = {
+            log: last async for log, last in with_pauses(lasts.items()) if last.stale_from > self._round
+        }
+        noted, logs = await self._take(self._store.cluster_keys.changed_groups), set()
+        groups = {_decoded(note) async for note in with_pauses(noted)}
+        async for note in with_pauses(await self._take(self._store.cluster_keys.changed_logs)):
             try:
-                name, index, topic_hex = note.rsplit(":", 2)
+                name, index, topic_hex = _decoded(note).rsplit(":", 2)
                 org, topic_name = name.split("/", 1)
                 place = org, (topic_name, int(index))
             except ValueError:
@@ -213,11 +221,11 @@ class LagReader:
             self._last_reads.pop((place, topic_hex), None)
         return groups, logs
 
-    async def _take(self, key: str) -> list[str]:
-        notes = await self._store.read("ZRANGE", key, 0, -1)
+    async def _take(self, key: str) -> list[bytes]:
+        notes: list[bytes] = await self._store.read("ZRANGE", key, 0, -1)
         for start in range(0, len(notes), _NOTES_AT_ONCE):
             await self._store.command("ZREM", key, *notes[start : start + _NOTES_AT_ONCE])
-        return [note.decode(errors="replace") for note in notes]
+        return notes
 
     async def group(self, keys: GroupKeys) -> GroupRead | None:
         """Read a group; None if it does not exist. Raises StoreUnavailable."""
@@ -261,7 +269,7 @@ class LagReader:
         """The share-partitions of a share group, in order, without those of deleted topics."""
         listed = {
             one: name
-            for one, name in (await partitions_of(self._store, keys)).items()
+            async for one, name in with_pauses((await partitions_of(self._store, keys)).items())
             if (topic := self._find_topic(keys.org, name)) is not None and topic.topic_id == one.topic_id
         }
         found = await ShareRecords(self._store).in_flight(keys, list(listed))
@@ -272,8 +280,8 @@ class LagReader:
     async def _commits(self, org: str, offsets: Mapping[bytes, bytes]) -> Commits:
         """The group's commits, without deleted partitions and without topics that were recreated since."""
         commits: Commits = {}
-        async for name, value in with_pauses(sorted(offsets.items())):
-            place, stored = split_field(name.decode()), json.loads(value)
+        async for name in in_order(offsets, SLICE):
+            place, stored = split_field(name.decode()), json.loads(offsets[name])
             topic = self._find_topic(org, place[0])
             if topic and place[1] < topic.partition_count and stored["topic_id"] in ("", topic.topic_hex):
                 commits[place] = stored["offset"], stored["commit_time"]
@@ -282,9 +290,11 @@ class LagReader:
     async def read_log_ends(self, groups: Iterable[GroupRead]) -> LogEndsReadings:
         """Read each log once, with the offsets of all groups. Raises StoreUnavailable."""
         wanted: defaultdict[LogPlace, set[int]] = defaultdict(set)
+        pauses = Pauses(SLICE)
         for group in groups:
             for place, (offset, _) in group.commits.items():
                 wanted[group.name.org, place].add(offset)
+                await pauses.after()
         return await self.read_ends_of(wanted)
 
     async def read_ends_of(self, wanted: Mapping[LogPlace, Iterable[int]]) -> LogEndsReadings:
@@ -344,10 +354,11 @@ class LagReader:
         keys = self._store.stored_group_keys(group.name.org, group.name.group_id)
         known = self._owners.get(keys.ref)
         if known is None or known[0] != group.mark:
-            owned: dict[Place, str] = {}
+            owned, pauses = dict[Place, str](), Pauses(SLICE)
             for member_id, blob in (await self._store.read("HGETALL", keys.assignments)).items():
                 for topic, partitions in (self._partitions_of(blob) or {}).items():
                     owned |= dict.fromkeys(((topic, one) for one in partitions), member_id.decode())
+                    await pauses.after(1 + len(partitions))
             if not owned and group.protocol_type in EPOCH_TYPES:
                 owned = await self._consumer_owners(keys)
             known = self._owners[keys.ref] = group.mark, owned
@@ -359,9 +370,9 @@ class LagReader:
             self._store.command("HGET", keys.group, "topics"), self._store.read("HGETALL", keys.consumers)
         )
         names = {topic_id: name for name, (topic_id, _) in json.loads(topics or b"{}").items()}
-        return {
-            (names[topic_id], partition): member_id.decode()
-            for member_id, record in records.items()
-            for topic_id, partition in load_member(member_id.decode(), record).held
-            if topic_id in names
-        }
+        owned, pauses = dict[Place, str](), Pauses(SLICE)
+        for member_id, record in records.items():
+            held = load_member(member_id.decode(), record).held
+            owned |= {(names[topic], one): member_id.decode() for topic, one in held if topic in names}
+            await pauses.after(1 + len(held))
+        return owned

@@ -36,6 +36,7 @@ from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import FaultyKeys
 from tidegate.store.samples import add_samples
+from tidegate.store.slices import Pauses
 from tidegate.store.store import Store
 from tidegate.telemetry.background_tasks import BackgroundTasks
 
@@ -96,6 +97,7 @@ class LagSampler:
         self._interval_ms, self._samples_max = settings.lag_sample_interval_ms, SAMPLES_MAX
         self._reader = LagReader(store, find_topic, partitions_of, self._interval_ms)
         self._resting = RestingGroups(find_topic, self._interval_ms)
+        self._pauses = Pauses(SLICE)
         self._follows_changes = False
         self.singleton_lease = SingletonLease(
             store, store.cluster_keys.lag_sampler, broker, self._interval_ms, handover_ms
@@ -162,7 +164,7 @@ class LagSampler:
         if not self._follows_changes:
             self._follows_changes = True
             await subscribe_group_changes(self._store, self._resting.on_group_change)
-        self._resting.begin_round(*await self._reader.begin_round(self.singleton_lease.now_ms))
+        await self._resting.begin_round(*await self._reader.begin_round(self.singleton_lease.now_ms))
         groups, faulty = await self._groups()
         self._reader.leave_out(UNREADABLE_SHARDS, faulty)
         if self._reported is not None:
@@ -204,7 +206,8 @@ class LagSampler:
         for start in range(0, len(resting), _RESTING_AT_ONCE):
             await self._until(began_s, start, count)
             for one in resting[start : start + _RESTING_AT_ONCE]:
-                await self._reported.group(one.group, one.owners, one.log_ends(now_ms))
+                await self._reported.group(one.group, one.owners, await one.log_ends(now_ms))
+                await self._pauses.after(1 + len(one.group.commits))
 
     async def _sample_some(self, some: list[GroupKeys]) -> None:
         """Read commits before log ends, so that no committed offset exceeds the reported end.
@@ -223,9 +226,10 @@ class LagSampler:
         for ref, owned in owners.items():
             group = groups[ref]
             entries += await _entries(group, owned, log_ends)
-            self._resting.add(group, owned, log_ends)
+            await self._resting.add(group, owned, log_ends)
             if self._reported is not None:
                 await self._reported.group(group, owned, log_ends)
+            await self._pauses.after(1 + len(group.commits))
         lag = self._store.cluster_keys.lag
         await add_samples(self._store, lag, self._samples_max, entries)
         self.taken += len(entries)

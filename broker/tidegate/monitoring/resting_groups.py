@@ -7,6 +7,7 @@ other programs may write: each group is read again after some minutes, sooner wh
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -15,6 +16,7 @@ from tidegate.groups.consumer.model import ConsumerGroupState
 from tidegate.groups.model import GroupState
 from tidegate.groups.share.stored import TYPE as SHARE
 from tidegate.monitoring.lag_reading import (
+    SLICE,
     FindTopic,
     GroupRead,
     LogEndsReading,
@@ -22,7 +24,9 @@ from tidegate.monitoring.lag_reading import (
     LogPlace,
     Place,
     rounds_until,
+    with_pauses,
 )
+from tidegate.store.slices import Pauses
 from tidegate.topics.model import Topic
 
 IDLE_MS: Final = 300_000
@@ -43,12 +47,12 @@ class RestingGroup:
     """Of its committed partitions, in their order."""
     due: int
 
-    def log_ends(self, now_ms: int) -> LogEndsReadings:
+    async def log_ends(self, now_ms: int) -> LogEndsReadings:
         """The log ends as they are still."""
         org = self.group.name.org
         return {
             (org, place): replace(ends, now_ms=max(ends.now_ms, now_ms))
-            for place, ends in zip(self.group.commits, self.ends, strict=True)
+            async for place, ends in with_pauses(zip(self.group.commits, self.ends, strict=True))
             if ends is not None
         }
 
@@ -70,25 +74,32 @@ class RestingGroups:
         else:
             self._changed.add(payload.rsplit(b":", 3)[0].decode())
 
-    def begin_round(self, changed: Collection[str], changed_logs: Collection[LogPlace]) -> None:
+    async def begin_round(self, changed: Collection[str], changed_logs: Collection[LogPlace]) -> None:
         """Forget what changed since the last round: these groups, and those with offsets of these logs."""
         self._round += 1
         gone, self._changed = self._changed.union(changed), set()
         if self._lost:
             self._lost = False
             self._groups.clear()
-        self._groups = {
-            ref: one
-            for ref, one in self._groups.items()
-            if ref not in gone and one.due > self._round and not self._has_changed(one, changed_logs)
-        }
+        logs: defaultdict[str, set[Place]] = defaultdict(set)
+        async for org, place in with_pauses(changed_logs):
+            logs[org].add(place)
+        pauses, left = Pauses(SLICE), dict[str, RestingGroup]()
+        for ref, one in self._groups.items():
+            await pauses.after()
+            if ref in gone or one.due <= self._round:
+                continue
+            if not await self._has_changed(one, logs[one.group.name.org], pauses):
+                left[ref] = one
+        self._groups = left
 
-    def _has_changed(self, one: RestingGroup, changed_logs: Collection[LogPlace]) -> bool:
-        org = one.group.name.org
-        if changed_logs and any((org, place) in changed_logs for place in one.group.commits):
+    async def _has_changed(self, one: RestingGroup, changed_logs: set[Place], pauses: Pauses) -> bool:
+        await pauses.after(min(len(changed_logs), len(one.group.commits)))
+        if not one.group.commits.keys().isdisjoint(changed_logs):
             return True
         for topic in one.topics:
-            now = self._find_topic(org, topic.name)
+            await pauses.after()
+            now = self._find_topic(one.group.name.org, topic.name)
             if now is None or now.topic_hex != topic.topic_hex:
                 return True
         return False
@@ -97,19 +108,25 @@ class RestingGroups:
         """A group that rests, by its name in its shard's keys; None if it must be read."""
         return self._groups.get(ref)
 
-    def add(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
+    async def add(self, group: GroupRead, owners: Mapping[Place, str], log_ends: LogEndsReadings) -> None:
         """A group was read: keep it if it rests. Any program may append to logs of format record."""
         if group.state not in _AT_REST or group.protocol_type == SHARE or not group.is_whole:
             return
         org = group.name.org
-        found = [self._find_topic(org, name) for name in dict.fromkeys(name for name, _ in group.commits)]
-        topics = tuple(topic for topic in found if topic is not None and not topic.config.is_record)
-        if len(topics) < len(found):
+        topics: dict[str, Topic | None] = {}
+        ends: list[LogEndsReading | None] = []
+        waits = False
+        async for place in with_pauses(group.commits):
+            if place[0] not in topics:
+                topics[place[0]] = self._find_topic(org, place[0])
+            one = log_ends.get((org, place))
+            ends.append(one)
+            waits = waits or (one is not None and group.lag(place, one) > 0)
+        logs = tuple(topic for topic in topics.values() if topic is not None and not topic.config.is_record)
+        if len(logs) < len(topics):
             return
-        ends = tuple(log_ends.get((org, place)) for place in group.commits)
-        waits = any(one and group.lag(place, one) for place, one in zip(group.commits, ends, strict=True))
         due = self._round + rounds_until(WAITING_MS if waits else IDLE_MS, self._interval_ms, group.name.ref)
-        self._groups[group.name.ref] = RestingGroup(group, owners, topics, ends, due)
+        self._groups[group.name.ref] = RestingGroup(group, owners, logs, tuple(ends), due)
 
     def forget(self) -> None:
         """Read every group again."""

@@ -43,11 +43,18 @@ def _keys_of(keys: GroupKeys, partitions: Sequence[SharePartition]) -> list[str]
 
 
 async def delete_group(store: Store, groups: ShareGroups, keys: GroupKeys, broker: BrokerName) -> None:
-    """Delete a share group without members. Raises GroupIdNotFound, NonEmptyGroup, StoreUnavailable."""
+    """Delete a share group without members; of many share-partitions they are removed first, in parts.
+
+    A group that gets a member between two parts stays, with those that were not removed yet. Raises GroupIdNotFound,
+    NonEmptyGroup, StoreUnavailable.
+    """
     await groups.expire(keys)
     shard = keys.shard_keys
     for _ in range(_TRIES_MAX):
         partitions = list(await partitions_of(store, keys))
+        if len(partitions) > _PARTITIONS_AT_ONCE:
+            await remove_partitions(store, keys, partitions, must_be_empty=True)
+            partitions = []  # the script finds those that were added since
         names = [keys.group, keys.targets, keys.shares, shard.groups, shard.deadlines, shard.events]
         names += _keys_of(keys, partitions)
         args: list[Arg] = [keys.ref, GROUP_EVENTS_MAX, broker(), *(one.name for one in partitions)]

@@ -17,10 +17,13 @@ from tidegate.store.calls import gather_readable
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
 from tidegate.store.outcome import FaultyKeys
+from tidegate.store.slices import in_order
 from tidegate.store.store import Store
 from tidegate.topics.names import CONSUMER_OFFSETS
 
 _HEAD: Final = ("state", "version", "protocol_type", "protocol", "generation", "leader", "state_since")
+_OFFSETS_AT_ONCE: Final = 500
+"""Committed offsets whose records are made without a pause: some ms."""
 
 
 class GroupRecords:
@@ -45,10 +48,10 @@ class GroupRecords:
             self._store, self._store.command, ("HGET", keys.group, "type"), ("HGETALL", keys.offsets)
         )
         values: Values = {}
-        for name, stored in sorted(offsets.items()):  # Redis gives large hashes in any order
+        async for name in in_order(offsets, _OFFSETS_AT_ONCE):  # Redis gives large hashes in any order
             text = name.decode()
             if text != UNSTABLE_FIELD:
-                values[group_records.offset_key(keys.group_id, *split_field(text))] = _offset_value(stored)
+                values[group_records.offset_key(keys.group_id, *split_field(text))] = _offset_value(offsets[name])
         of_kind = {b"classic": _classic_values, b"consumer": consumer_values, b"share": share_values}.get(kind)
         return values if of_kind is None else values | await of_kind(self._store, keys)
 

@@ -19,10 +19,13 @@ from tidegate.records import member_records
 from tidegate.records.member_records import CONSUMER, SHARE, ClassicProtocols, Kinds, MemberClient, record_key
 from tidegate.store.in_order import read_in_order
 from tidegate.store.keys import GroupKeys
+from tidegate.store.slices import Pauses
 from tidegate.store.store import Store
 
 _STATES: Final = {MemberState.STABLE: 0, MemberState.UNREVOKED: 1, MemberState.UNRELEASED: 2}
 """Codes of Kafka's `MemberState`."""
+_PARTITIONS_AT_ONCE: Final = 2_000
+"""Share-partitions that are put together without a pause: some ms."""
 
 
 async def consumer_values(store: Store, keys: GroupKeys) -> Values:
@@ -57,9 +60,10 @@ async def share_values(store: Store, keys: GroupKeys) -> Values:
         values[record_key(SHARE.current, *names)] = member_records.current_value(
             member.epoch, member.previous_epoch, _STATES[MemberState.STABLE], by_topic(member.assigned), None
         )
-    begun: dict[tuple[str, str], list[int]] = {}
+    begun, pauses = dict[tuple[str, str], list[int]](), Pauses(_PARTITIONS_AT_ONCE)
     for partition, topic in (await partitions_of(store, keys)).items():
         begun.setdefault((partition.topic_id.hex, topic), []).append(partition.index)
+        await pauses.after()
     if begun:
         key = record_key(member_records.SHARE_PARTITIONS, keys.group_id)
         values[key] = member_records.share_partitions_value(begun)
