@@ -160,7 +160,7 @@ class Broker:
             broker_lease=lease,
             catalog=self.catalog,
             logs=self.logs,
-            waits=GroupWaits(store, settings, lease.name, on_status=guard.apply_status),
+            waits=GroupWaits(store, settings, lease.name, guard.apply_status, lambda: lease.ends_ms),
             heartbeats=heartbeats,
             offsets=Offsets(store, lease.name, lambda: lease.ends_ms, self.logs.durability.prover),
             consumers=consumers,

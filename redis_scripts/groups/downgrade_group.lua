@@ -30,7 +30,7 @@ ARGV[10]  count of the decision's events; eight values of each follow
 ARGV[11...]  of each member: id, instance id ("" for none), client id, client host, name and version of its software,
           session timeout, ms, rebalance timeout, ms, its protocols and their metadata, packed, its assignment, its epoch
 Returns   {NONE, version}; run twice, the second run is STALE
-Errors    STALE  the group changed since it was read
+Errors    STALE  the group changed since it was read; or a member whose expiry was decided is not overdue any more
 ]]
 -- @include lib/errors
 -- @include lib/load_group
@@ -42,6 +42,7 @@ Errors    STALE  the group changed since it was read
 -- @include lib/add_event
 -- @include lib/select_protocol
 -- @include lib/rebalance
+-- @include lib/is_still_overdue
 -- @include lib/finish
 local group = load_group()
 local keys = group.keys
@@ -51,6 +52,12 @@ local FIRST, PARTS = 11 + 8 * ARGV[10], 10
 local found = redis.call("HMGET", keys.group, "id", "version", "write_id")
 local is_same = (found[1] or "") == ARGV[5] and group.version == tonumber(ARGV[6]) and (found[3] or "") == ARGV[7]
 if not (group.is_consumer and is_same) then return { ERROR.STALE, group.version } end
+for i = 11, FIRST - 1, 8 do
+  local has_expired = ARGV[i] == "member_expired"
+  if has_expired and not is_still_overdue(ARGV[i + 1], group.now, consumer_sessions, revocations) then
+    return { ERROR.STALE, group.version }
+  end
+end
 
 local function write_events()
   for i = 11, FIRST - 1, 8 do

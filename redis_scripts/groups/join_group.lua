@@ -19,25 +19,24 @@ ARGV[3]   maximum number of stored events, 0 for none
 ARGV[4]   broker
 ARGV[5]   number of joins
 ARGV[6]   initial rebalance delay, ms
-ARGV[7]   longest time that a new member's first join is parked, ms
-ARGV[8]   lease of a parked join, ms
-ARGV[9]   maximum number of members
+ARGV[7]   lease of a parked join, ms
+ARGV[8]   maximum number of members
+ARGV[9]   when the broker's lease ends, ms by Redis's clock, from its last renewal; 0 for a caller without a lease
 ARGV[10...]  of each join:
-          candidate member id, used if this join creates a member id
+          candidate member id, used if this join creates a member id; "" with a member id
           member id of the request, "" for a new member
           instance id, "" for none
           token of this join: joins with the same token are one join
           client id
           client host
-          session timeout, ms
-          rebalance timeout, ms
           protocol type
           protocols in order of preference: uint16 length, name, uint32 length, metadata each
-          1: a new dynamic member must rejoin with the id that it is given (KIP-394)
-          1: a restarted static leader is answered as leader (KIP-814)
           "<id> <locator>" of the group, in case this join creates it; "" where it cannot
           the client's reason
           the client's software and its version (KIP-511), "" if it sent none
+          numbers: session timeout, ms; rebalance timeout, ms; 1: a new dynamic member must rejoin with the id that it
+          is given (KIP-394); 1: a restarted static leader is answered as leader (KIP-814); when the join came to the
+          broker, ms by Redis's clock, negative if it is sent again, 0 if unknown
 Returns   {NONE, ms until the group's next deadline or -1, answers}; the items of groups/read_group_status follow if one
           of these joins, or an overdue deadline, ends the wait of other requests. The answer to each join:
           {NONE, member id, "parked", generation, round}
@@ -45,6 +44,8 @@ Returns   {NONE, ms until the group's next deadline or -1, answers}; the items o
           Safe to run twice: the same token and candidates get the same answer. A member that was replaced in between
           is fenced, unless its successor was replaced as well; a new member removed in between is a new member again.
 Errors    {code, member id of the reply} as the answer to a join, after overdue deadlines were applied
+          COORDINATOR_NOT_AVAILABLE    the lease has ended; or the join was late, and its client, or the next process of
+                                       its instance, joined through another broker meanwhile
           UNKNOWN_MEMBER_ID            not a member, or not any more
           FENCED_INSTANCE_ID           another member id owns the instance
           MEMBER_ID_REQUIRED           rejoin with this id
@@ -60,25 +61,29 @@ Errors    {code, member id of the reply} as the answer to a join, after overdue 
 -- @include lib/offers
 -- @include lib/joins
 -- @include lib/static_member
+-- @include lib/is_join_overtaken
 -- @include lib/join_rules
 -- @include lib/expire_overdue
 -- @include lib/waiters
 -- @include lib/finish
-local FIRST, PARTS = 10, 15
-local LIMITS = { initial_delay_ms = tonumber(ARGV[6]), first_join_ms = tonumber(ARGV[7]),
-  park_lease_ms = tonumber(ARGV[8]), size_max = tonumber(ARGV[9]) }
+local FIRST, PARTS = 10, 12
+local FIRST_JOIN_MS = 300000 -- longest time that a new member's first join is parked, as in Kafka
+local LIMITS = { initial_delay_ms = tonumber(ARGV[6]), first_join_ms = FIRST_JOIN_MS, park_lease_ms = tonumber(ARGV[7]),
+  size_max = tonumber(ARGV[8]) }
 
 -- The join whose parts begin at ARGV[first], and the id of its member if it is a new one.
 local function read_join(first)
-  local candidate, member_id, instance_id, token, client_id, client_host, session_timeout_ms, rebalance_timeout_ms,
-    protocol_type, subscription, id_required, static_leader_list, group_candidate, reason, client_software =
-    unpack(ARGV, first, first + PARTS - 1)
+  local candidate, member_id, instance_id, token, client_id, client_host, protocol_type, subscription, group_candidate,
+    reason, client_software, numbers = unpack(ARGV, first, first + PARTS - 1)
+  local session_timeout_ms, rebalance_timeout_ms, id_required, static_leader_list, arrived_at =
+    string.match(numbers, "^(%d+) (%d+) (%d) (%d) (-?%d+)$")
   return {
     limits = LIMITS, member_id = member_id, instance_id = instance_id, token = token, client_id = client_id,
     client_host = client_host, session_timeout_ms = tonumber(session_timeout_ms),
     rebalance_timeout_ms = tonumber(rebalance_timeout_ms), protocol_type = protocol_type, subscription = subscription,
     names = offers.names_of(subscription), id_required = id_required == "1", static_leader_list = static_leader_list == "1",
     group_candidate = group_candidate, reason = reason, client_software = client_software,
+    arrived_at = tonumber(arrived_at),
   }, candidate
 end
 
@@ -107,6 +112,9 @@ local function enter(group, join, candidate)
     if not member then owner_id = nil end -- Redis lost its record
   end
   if owner_id and member.replaced == join.member_id then return join_rules.refuse_fenced(group, join, owner_id) end
+  if is_join_overtaken(group, join, known, owner_id and member) then
+    return { ERROR.COORDINATOR_NOT_AVAILABLE, is_new and "" or join.member_id }
+  end
   if not (join_rules.is_below_max_size(group, join, member) and join_rules.metadata_fits(group, join, member)) then
     return join_rules.refuse_full(group, owner_id or join.member_id, member)
   end
@@ -117,7 +125,13 @@ local function enter(group, join, candidate)
   return join_rules.join_known(group, join, known)
 end
 
-local group, answers = load_group(), {}
+local group, answers, lease_end = load_group(), {}, tonumber(ARGV[9])
+if lease_end > 0 and group.now >= lease_end then
+  for i = 1, tonumber(ARGV[5]) do
+    answers[i] = { ERROR.COORDINATOR_NOT_AVAILABLE, ARGV[FIRST + PARTS * (i - 1) + 1] }
+  end
+  return { ERROR.NONE, -1, answers }
+end
 expire_overdue(group)
 for i = 1, tonumber(ARGV[5]) do
   local join, candidate = read_join(FIRST + PARTS * (i - 1))

@@ -33,13 +33,14 @@ ARGV[15...]  lists, each preceded by its length: members whose expiry was decide
           the time runs already; events of eight values each
 Returns   {NONE, version}, or one of the errors with the version, or with the kind and member id of each overdue deadline
           Run twice, the second run is STALE, or changes only session deadlines.
-Errors    STALE    the group changed since it was read, or lost records
+Errors    STALE    the group changed since it was read, or lost records; or a member whose expiry was decided is not overdue any more
           EXPIRY_DUE  deadlines have passed whose expiry was not decided
           TOO_EARLY   it is not yet time for a new target assignment
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/sweep_resumed_at
+-- @include lib/is_still_overdue
 local call = redis.call
 local group, consumers, targets, sessions, revocations = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local groups, deadlines, events = KEYS[6], KEYS[7], KEYS[8]
@@ -92,6 +93,9 @@ local function find_overdue(deadline, key)
 end
 find_overdue("session", sessions)
 find_overdue("revocation", revocations)
+for member_id in pairs(expired) do
+  if not is_still_overdue(member_id, now, sessions, revocations) then return { ERROR.STALE, version } end
+end
 if #overdue > 1 then return overdue end
 
 local function each(items, step, write)

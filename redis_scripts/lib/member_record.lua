@@ -8,6 +8,7 @@ local function pack_about(member)
   local software = (member.client_software or "") ~= "" and ',"client_software":' .. json(member.client_software) or ""
   local epoch = member.converted_epoch and string.format(',"converted_epoch":%.0f', member.converted_epoch) or ""
   local replaced = member.replaced and ',"replaced":' .. json(member.replaced) or ""
+  if member.replaced_at then replaced = replaced .. string.format(',"replaced_at":%.0f', member.replaced_at) end
   local metadata = member.metadata_bytes and string.format(',"metadata_bytes":%.0f', member.metadata_bytes) or ""
   return string.format('"instance_id":%s,"client_id":%s,"client_host":%s%s%s,"protocols":%s%s%s}', json(member.instance_id),
     json(member.client_id), json(member.client_host), software, epoch, json(member.protocols), metadata, replaced)

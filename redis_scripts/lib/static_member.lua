@@ -42,7 +42,7 @@ function static_member.replace(group, join, old_id, member)
   joins.offer_again(group, join, member)
   local old = member.client_host .. " " .. old_id
   member.client_id, member.client_host, member.added_round, member.about = join.client_id, join.client_host, 0, nil
-  member.client_software, member.replaced = join.client_software, old_id
+  member.client_software, member.replaced, member.replaced_at = join.client_software, old_id, group.now
   member.told_leader, member.join_token = join.static_leader_list and group.leader or old_leader, join.token
   redis.call("HSET", group.keys.members, member_id, member_record.pack(member))
   state.touch(group)

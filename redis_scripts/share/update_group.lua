@@ -25,12 +25,13 @@ ARGV[12...]  lists, each preceded by its length: members whose expiry was decide
           six values each
 Returns   {NONE, version, heartbeat interval in ms}, or one of the errors with the version, or with the member id of each overdue deadline
           Run twice, the second run is STALE, or changes only session deadlines.
-Errors    STALE       the group changed since it was read
+Errors    STALE       the group changed since it was read; or a member whose expiry was decided is not overdue any more
           EXPIRY_DUE  sessions have ended whose expiry was not decided
 ]]
 -- @include lib/errors
 -- @include lib/now_ms
 -- @include lib/sweep_resumed_at
+-- @include lib/is_still_overdue
 local call = redis.call
 local group, consumers, targets, sessions = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local groups, deadlines, events = KEYS[5], KEYS[6], KEYS[7]
@@ -66,6 +67,9 @@ for i = 1, #due, 2 do
   elseif not expired[due[i]] then
     overdue[#overdue + 1] = due[i]
   end
+end
+for member_id in pairs(expired) do
+  if not is_still_overdue(member_id, now, sessions) then return { ERROR.STALE, version } end
 end
 if #overdue > 1 then return overdue end
 

@@ -62,11 +62,11 @@ class Audit:
 
     def _join_group(self, done: Executed) -> None:
         for at, answer in enumerate(done.reply[2]):
-            self._judge_join(done, done.args[9 + 15 * at :], answer)
+            self._judge_join(done, done.args[9 + 12 * at :], answer)
 
     def _judge_join(self, done: Executed, args: Sequence[str], answer: Sequence[Any]) -> None:
         code, member_id = answer[0], answer[1].decode()
-        candidate, given_id, instance_id, token, timeout_ms = *args[:4], int(args[6])
+        given_id, instance_id, token, reason, timeout_ms = *args[1:4], args[9], int(args[11].split()[0])
         if code == FULL:
             self.evicted.add(given_id)
             self.evicted.add(instance_id)
@@ -78,7 +78,7 @@ class Audit:
             return
         self.tokens.add(token)
         if answer[2] == b"parked":
-            self._parked(done, member_id, candidate)
+            self._parked(done, member_id, reason)
         elif not given_id:
             self._sign(member_id, done.now_ms)
 

@@ -88,7 +88,7 @@ class Request:
     instance_id: str | None
     generation: int
     entry: str
-    """What distinguishes its script from others': the candidate id of a join, the member of a sync."""
+    """What distinguishes its script from others': the reason of a join, the member of a sync."""
     task: asyncio.Task[Any]
     sent_ms: int
     ended_ms: int = -1
@@ -199,14 +199,15 @@ class World:
             id_required=client.version >= 4,
             static_leader_list=client.version >= 9,
             token=f"t{self.number()}",
-            suffix=str(self.number()),
+            suffix=str(number := self.number()),
+            reason=f"join {number}",
         )
 
     def join(self, client: Client) -> Request:
         broker = self.brokers[client.broker]
         request = self.join_request(client)
         joining = classic.join(broker.store, broker.waits, self.keys, request)
-        return self._ask(client, broker, joining, request.candidate_id)
+        return self._ask(client, broker, joining, request.reason)
 
     def sync(self, client: Client, plan: dict[str, bytes], **changes: Any) -> Request:
         broker = self.brokers[client.broker]

@@ -36,7 +36,7 @@ async def send(world: World, script: Any, args: list[Any]) -> list[Any]:
 
 async def run_joins(world: World, *requests: JoinRequest) -> Answers:
     """Joins that one script takes."""
-    args = [classic._join_args(world.keys, request) for request in requests]
+    args = [classic._join_args(world.store, world.keys, request) for request in requests]
     reply = await send(world, JOIN_GROUP, world.brokers[0].waits.joins.script_args(world.keys, args))
     return reply[2], GroupStatus.from_end_of(reply)
 

@@ -110,6 +110,7 @@ def _join_request(call: Call, request: JoinGroupRequest) -> JoinRequest:
         static_leader_list=call.version >= 9,
         reason=request.reason or "",
         client_software=call.client.called_itself,
+        arrived_s=call.arrived_s,
     )
 
 

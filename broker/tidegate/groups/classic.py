@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 
 from tidegate.errors import InvalidRequest, InvalidSessionTimeout, KafkaError, from_code
-from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
+from tidegate.groups.commits import UNKNOWN_TIME, WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.consumer.errors import OTHER_TYPE, OtherGroupType
 from tidegate.groups.directory import metadata_of
 from tidegate.groups.expire_and_retry import extend_sessions_after_outage, group_script_args, group_script_keys
@@ -84,7 +84,7 @@ async def _join_once(
     store: Store, waits: GroupWaits, watch: Watch, keys: GroupKeys, request: JoinRequest
 ) -> Joined | str:
     """Enter the group once; returns the answer, or the member id with which to enter again."""
-    entered = await waits.joins.submit(keys, _join_args(keys, request))
+    entered = await waits.joins.submit(keys, _join_args(store, keys, request))
     code, raw_id, *reply = entered.answer
     member_id: str = raw_id.decode()
     if code == OTHER_TYPE:
@@ -119,28 +119,28 @@ async def _answer(
     return Joined(member_id, opened.generation, opened.protocol_type, opened.protocol, opened.leader, members, skip)
 
 
-def _join_args(keys: GroupKeys, request: JoinRequest) -> list[Arg]:
+def _join_args(store: Store, keys: GroupKeys, request: JoinRequest) -> list[Arg]:
     if len(request.protocols) > PROTOCOLS_MAX:
         raise JoinRefused(InvalidRequest(f"the member offers more than {PROTOCOLS_MAX} protocols"), request.member_id)
     protocols = pack_protocols(request.protocols)
     if len(protocols) > MEMBER_METADATA_BYTES_MAX:
         raise JoinRefused(InvalidRequest("the metadata of the member is too large"), request.member_id)
+    clock = store.clock if store.cluster is None else store.node(keys.group).clock
+    arrived_ms = int((request.arrived_s + clock.offset_s) * 1000) if clock.is_known else UNKNOWN_TIME
+    timeouts = f"{request.session_timeout_ms} {max(request.rebalance_timeout_ms, 0)}"
     return [
-        request.candidate_id,
+        "" if request.member_id else request.candidate_id,
         request.member_id,
         request.instance_id or "",
         request.token,
         request.client_id,
         request.client_host,
-        request.session_timeout_ms,
-        max(request.rebalance_timeout_ms, 0),
         request.protocol_type,
         protocols,
-        int(request.id_required),
-        int(request.static_leader_list),
         "" if request.member_id else candidate(keys),  # only a new member can create a group
         request.reason[:REASON_LENGTH_MAX],
         request.client_software[:SOFTWARE_LENGTH_MAX],
+        f"{timeouts} {request.id_required:d} {request.static_leader_list:d} {arrived_ms}",
     ]
 
 

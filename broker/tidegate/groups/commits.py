@@ -48,7 +48,7 @@ def is_large(entries: Sequence[str]) -> bool:
 def lease_end_ms(store: Store, group_key: str, lease_ends_ms: Callable[[], int]) -> int:
     """When the lease ends, by the clock of the server that has the group: in Redis Cluster another than the lease's."""
     ends_ms = lease_ends_ms()
-    if not store.is_sharded or ends_ms == WITHOUT_LEASE:
+    if store.cluster is None or ends_ms == WITHOUT_LEASE:
         return ends_ms
     clock = store.node(group_key).clock
     return ends_ms - store.clock.now_ms() + clock.now_ms() if clock.is_known else WITHOUT_LEASE

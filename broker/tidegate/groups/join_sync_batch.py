@@ -17,7 +17,6 @@ from tidegate.groups.expire_and_retry import (
 )
 from tidegate.groups.tick_batch import Gathered, TickBatch
 from tidegate.groups.waiters import GroupStatus
-from tidegate.settings import Settings
 from tidegate.store.keys import GroupKeys
 from tidegate.store.link import Arg
 from tidegate.store.outcome import Failure, Unknown
@@ -46,20 +45,25 @@ class _Request(NamedTuple):
     entered: asyncio.Future[BatchReply]
 
 
+def _unchanged(args: Sequence[Arg]) -> Sequence[Arg]:
+    return args
+
+
 class RequestBatcher:
-    """Enters requests into groups with one script. `shared` are the script arguments common to all requests.
+    """Enters requests into groups with one script. `shared` are the script arguments common to a group's requests.
 
     `apply_status` gets the status that ends other requests' waits, after the requests of the same script have begun
-    theirs.
+    theirs. `sent_again` are the arguments of a request that is sent a second time.
     """
 
     def __init__(
         self,
         store: Store,
         script: Script,
-        shared: Callable[[Settings], list[Arg]],
+        shared: Callable[[GroupKeys], list[Arg]],
         broker: BrokerName,
         apply_status: Callable[[GroupKeys, GroupStatus], None],
+        sent_again: Callable[[Sequence[Arg]], Sequence[Arg]] = _unchanged,
     ) -> None:
         self._store, self._script, self._common_args, self._broker, self._apply_status = (
             store,
@@ -68,6 +72,7 @@ class RequestBatcher:
             broker,
             apply_status,
         )
+        self._sent_again = sent_again
         self._tick: TickBatch[_Request] = TickBatch(self._flush)
 
     async def submit(self, keys: GroupKeys, args: Sequence[Arg], trailing_args: Sequence[Arg] = ()) -> BatchReply:
@@ -79,7 +84,7 @@ class RequestBatcher:
             return await self._ask(keys, args, trailing_args)
         except StoreUnavailable:
             await self._store.wait_up(keys.group)
-            return await self._ask(keys, args, trailing_args)
+            return await self._ask(keys, self._sent_again(args), trailing_args)
 
     def _ask(self, keys: GroupKeys, args: Sequence[Arg], trailing_args: Sequence[Arg]) -> asyncio.Future[BatchReply]:
         request = _Request(args, trailing_args, asyncio.get_running_loop().create_future())
@@ -110,7 +115,7 @@ class RequestBatcher:
         self, keys: GroupKeys, requests: Sequence[Sequence[Arg]], trailing_args: Sequence[Arg] = ()
     ) -> list[Arg]:
         args = [*group_script_args(self._store, keys, self._broker()), len(requests)]
-        args += self._common_args(self._store.settings)
+        args += self._common_args(keys)
         for request in requests:
             args += request
         return [*args, *trailing_args]

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
+from time import perf_counter
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -80,6 +81,8 @@ class JoinRequest:
     """Name and version (KIP-511), as far as the client sent them."""
     token: str = field(default_factory=lambda: token_hex(8))
     suffix: str = ""
+    arrived_s: float = field(default_factory=perf_counter)
+    """When the request came, by `perf_counter`."""
 
     def __post_init__(self) -> None:
         if not self.member_id and not self.suffix:  # only a new member needs a new member id
@@ -94,8 +97,8 @@ class JoinRequest:
         return f"{(self.instance_id or self.client_id)[:_NAME_LENGTH_MAX]}-{self.suffix}"
 
     def again(self, member_id: str) -> JoinRequest:
-        """The same join, repeated under the member id that it has by now."""
-        return replace(self, member_id=member_id, token=token_hex(8))
+        """The same join, repeated under the member id that it has by now: it waited in the group, and is not late."""
+        return replace(self, member_id=member_id, token=token_hex(8), arrived_s=perf_counter())
 
 
 class JoinedMember(NamedTuple):

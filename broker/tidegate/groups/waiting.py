@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.groups.commits import WITHOUT_LEASE, lease_end_ms
 from tidegate.groups.expire_and_retry import (
     BrokerName,
     extend_sessions_after_outage,
@@ -42,8 +43,6 @@ SYNC_GROUP = Script("groups/sync_group")
 READ_GROUP_STATUS = Script("groups/read_group_status")
 RENEW_PARKED = Script("groups/renew_parked")
 
-NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
-"""Longest wait of a new member's first join, as in Kafka."""
 PARK_LEASE_MS: Final = 10_000
 """Time for which a parked request holds its member's session without renewal, in case its broker has died."""
 POLL_MS: Final = 500
@@ -120,17 +119,14 @@ class Watch:
             self._entry.waiters.pop(waiter, None)
 
 
-def _join_settings(settings: Settings) -> list[Arg]:
-    """Script arguments common to all joins."""
-    return [
-        settings.group_initial_rebalance_delay_ms,
-        NEW_MEMBER_JOIN_TIMEOUT_MS,
-        PARK_LEASE_MS,
-        settings.group_max_size,
-    ]
+def _join_sent_again(args: Sequence[Arg]) -> Sequence[Arg]:
+    """The arguments of a join that is sent again: its time of arrival, the last number, is negative."""
+    *others, numbers = args
+    timeouts_and_flags, _, arrived_ms = str(numbers).rpartition(" ")
+    return [*others, f"{timeouts_and_flags} {-abs(int(arrived_ms))}"]
 
 
-def _sync_settings(settings: Settings) -> list[Arg]:
+def _sync_args(keys: GroupKeys) -> list[Arg]:
     """Script arguments common to all syncs."""
     return [PARK_LEASE_MS]
 
@@ -138,11 +134,17 @@ def _sync_settings(settings: Settings) -> list[Arg]:
 class GroupWaits:
     """The requests of one broker that enter groups and wait. `broker` is the broker name in events.
 
+    `lease_ends_ms` is the end of the broker's lease by Redis's clock: joins that Redis executes later change nothing.
     `on_status` gets each observed status of a group, before any request is answered from it.
     """
 
     def __init__(
-        self, store: Store, settings: Settings, broker: BrokerName = nobody, on_status: OnStatus | None = None
+        self,
+        store: Store,
+        settings: Settings,
+        broker: BrokerName = nobody,
+        on_status: OnStatus | None = None,
+        lease_ends_ms: Callable[[], int] = lambda: WITHOUT_LEASE,
     ) -> None:
         self.broker = broker
         self._store = store
@@ -151,8 +153,19 @@ class GroupWaits:
         self._on_status = on_status
         self._missed = False
         self._poll_ms = min(POLL_MS, PARK_LEASE_MS // _RENEWALS_PER_LEASE)
-        self.joins = RequestBatcher(store, JOIN_GROUP, _join_settings, broker, self.apply_status)
-        self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_settings, broker, self.apply_status)
+        self._lease_ends_ms = lease_ends_ms
+        self.joins = RequestBatcher(store, JOIN_GROUP, self._join_args, broker, self.apply_status, _join_sent_again)
+        self.syncs = RequestBatcher(store, SYNC_GROUP, _sync_args, broker, self.apply_status)
+
+    def _join_args(self, keys: GroupKeys) -> list[Arg]:
+        """Script arguments common to all joins of a group."""
+        settings = self._store.settings
+        return [
+            settings.group_initial_rebalance_delay_ms,
+            PARK_LEASE_MS,
+            settings.group_max_size,
+            lease_end_ms(self._store, keys.group, self._lease_ends_ms),
+        ]
 
     # -- lifecycle
 

@@ -209,7 +209,7 @@ async def test_epoch_heartbeats_in_a_script_that_cannot_be_built_are_answered(st
 async def test_joins_in_a_script_that_cannot_be_built_fail(store: Any) -> None:
     waits = GroupWaits(store, store.settings)
     store.full = True
-    joins = [asyncio.create_task(waits.joins.submit(KEYS, ["m"])) for _ in range(2)]
+    joins = [asyncio.create_task(waits.joins.submit(KEYS, ["m", "10000 20000 1 1 0"])) for _ in range(2)]
 
     for join in joins:
         with pytest.raises(StoreUnavailable):

@@ -32,11 +32,12 @@ def test_member_id_starts_with_the_client_or_instance() -> None:
     assert replace(REQUEST, client_id="x" * 32_000).candidate_id == f"{'x' * 255}-{REQUEST.suffix}"
 
 
-def test_join_entered_again_is_the_same_but_for_its_token() -> None:
+def test_join_entered_again_is_the_same_but_for_its_token_and_arrival() -> None:
     again = REQUEST.again("m-1")
 
     assert again.token != REQUEST.token
-    assert replace(again, member_id="", token=REQUEST.token) == REQUEST
+    assert again.arrived_s > REQUEST.arrived_s
+    assert replace(again, member_id="", token=REQUEST.token, arrived_s=REQUEST.arrived_s) == REQUEST
 
 
 def test_states_have_the_names_of_the_protocol() -> None:
