@@ -66,31 +66,36 @@ async def pause() -> None:
     await next_slice
 
 
+async def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
+    """Each item; the event loop runs other work after every `size` of them."""
+    count = 0
+    for item in items:
+        yield item
+        count += 1
+        if count == size:
+            count = 0
+            await pause()
+
+
 class Slices:
-    """One request's slices of `size` elements, whichever of its arrays they are in: a topic counts as a partition does.
+    """The slices of a request whose elements are in several arrays: a topic counts as a partition does.
 
     With slices of their own, thousands of topics with few partitions or none would be processed without a pause.
     """
 
-    __slots__ = ("_count", "_size")
+    __slots__ = ("_count",)
 
-    def __init__(self, size: int = SLICE) -> None:
+    def __init__(self) -> None:
         self._count = 0
-        self._size = size
 
     async def of(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Each item; the event loop runs other work after the last one of a slice."""
         for item in items:
             yield item
             self._count += 1
-            if self._count >= self._size:
+            if self._count >= SLICE:
                 self._count = 0
                 await pause()
-
-
-def in_slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[T]:
-    """Each item; the event loop runs other work after every `size` of them."""
-    return Slices(size).of(items)
 
 
 def parts_of(topics: Iterable[Any], field: str) -> Iterator[Any]:
