@@ -14,6 +14,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.slices import Slices
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import old_responses
 
 _LATEST: Final = -1
@@ -32,7 +33,7 @@ async def list_offsets_v0(request: Any, find: Find) -> bytes:
             async for asked in slices.of(topic.partitions)
         ]
         topics.append((topic.name, partitions))
-    return old_responses.list_offsets(topics)
+    return await ENCODED.run(old_responses.list_offsets, topics)
 
 
 async def _offsets(name: str, asked: Any, find: Find) -> tuple[int, list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ from tidegate.apis import (
 )
 from tidegate.apis.log_dirs import LOG_DIR
 from tidegate.cluster.features import FINALIZED
+from tidegate.protocol import old_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.versions import Fields
 from tidegate.store.redis_clock import RedisClock
@@ -140,3 +142,20 @@ async def test_request_of_many_topics_is_handled_in_slices(
 
     assert read.total >= MANY
     assert max(read.most, found.most, made.most) <= MOST
+
+
+async def test_list_offsets_v0_is_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[threading.Thread] = []
+    write = old_responses.list_offsets
+
+    def noting(topics: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return write(topics)
+
+    monkeypatch.setattr(old_responses, "list_offsets", noting)
+    with counted_rounds() as rounds:
+        request = Fields(topics=of_topics(rounds, 1))
+        await registry.load_all()[ApiKey.LIST_OFFSETS].handler(called(rounds, 0), request)
+
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
