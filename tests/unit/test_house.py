@@ -244,7 +244,7 @@ ANSWER_BY_THEMSELVES: Final = {
     "fetched_offsets.py": {"_or_refuse"},
     "group_creation.py": {"ask"},
     "mirroring.py": {"quietly"},
-    "produce.py": {"_find_topic", "_open_beside", "_start_in_slices"},
+    "produce.py": {"_find_topic", "_open_beside", "_reply_beside", "_start_in_slices"},
     "queued_commits.py": {"_acknowledge", "_confirm"},
 }
 """Coroutines of handlers that turn each failure into an answer, or need none: Produce is answered at its time-out."""

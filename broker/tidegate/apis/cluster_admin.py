@@ -23,7 +23,7 @@ from kio.static.primitive import i8
 from tidegate.apis.call import Call
 from tidegate.apis.metadata import encoded_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import Slices, in_slices
 from tidegate.cluster import resource_configs
 from tidegate.cluster.errors import InvalidUpdateVersion
 from tidegate.cluster.features import FINALIZED, SUPPORTED
@@ -57,34 +57,34 @@ TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
 )
 async def describe_quorum(call: Call, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """The live brokers as voters without lag (KIP-595). v1: times of replicas. v2: their listeners (KIP-853)."""
-    topics = tuple(
-        TopicData(
-            topic_name=topic.topic_name,
-            partitions=tuple(_quorum_of(call, topic.topic_name, one.partition_index) for one in topic.partitions),
-        )
-        for topic in request.topics
-    )
-    listener = call.client.listener
+    listener, now_ms = call.client.listener, call.store.clock.now_ms()
+    brokers = call.context.broker_lease.shown(listener)
+    voters = tuple(_voter(info.node_id, now_ms) for info in brokers)
+    topics, slices = [], Slices()
+    async for topic in slices.of(request.topics):
+        name = topic.topic_name
+        partitions = [_quorum_of(call, name, one.partition_index, voters) async for one in slices.of(topic.partitions)]
+        topics.append(TopicData(topic_name=name, partitions=tuple(partitions)))
     nodes = []
-    for info in call.context.broker_lease.shown(listener):
+    for info in brokers:
         host, port = info.endpoint(listener)
         values: dict[str, Any] = {"name": listener, "host": host, "port": port}
         nodes.append(Node(node_id=info.node_id, listeners=(Listener(**values),)))  # type: ignore[arg-type]
-    return DescribeQuorumResponse(error_code=ErrorCode.none, error_message=None, topics=topics, nodes=tuple(nodes))
+    return DescribeQuorumResponse(
+        error_code=ErrorCode.none, error_message=None, topics=tuple(topics), nodes=tuple(nodes)
+    )
 
 
-def _quorum_of(call: Call, name: str, index: int) -> PartitionData:
-    lease, listener = call.context.broker_lease, call.client.listener
+def _quorum_of(call: Call, name: str, index: int, voters: tuple[ReplicaState, ...]) -> PartitionData:
     known = name == METADATA_TOPIC and index == 0
-    now_ms = call.store.clock.now_ms()
     values: dict[str, Any] = {
         "partition_index": index,
         "error_code": ErrorCode.none if known else UnknownTopicOrPartition.code,
         "error_message": None,
-        "leader_id": lease.shown_node_id(listener) if known else -1,
+        "leader_id": call.context.broker_lease.shown_node_id(call.client.listener) if known else -1,
         "leader_epoch": encoded_of(call.context.catalog).leader_epoch(call) if known else -1,
         "high_watermark": 0 if known else -1,
-        "current_voters": tuple(_voter(info.node_id, now_ms) for info in lease.shown(listener)) if known else (),
+        "current_voters": voters if known else (),
         "observers": (),
     }
     return PartitionData(**values)
@@ -115,7 +115,7 @@ async def update_features(call: Call, request: UpdateFeaturesRequest) -> Any:
     v0-1: one result for each feature. v2: the error of all at the top (KIP-1022).
     """
     results = []
-    for asked in request.feature_updates:
+    async for asked in in_slices(request.feature_updates):
         try:
             _check_feature(asked.feature, asked.max_version_level, asked.upgrade_type)
         except KafkaError as error:

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each, in_slices
+from tidegate.apis.slices import Slices, each
 from tidegate.cluster.errors import LogDirNotFound
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import KafkaError, KafkaStorageError, StoreUnavailable, UnknownTopicOrPartition
@@ -54,9 +54,11 @@ _AT_ONCE: Final = 64
 async def describe_log_dirs(call: Call, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """The bytes of partitions in Redis (KIP-113); unknown ones are left out. v4: total bytes (KIP-827), not known."""
     await call.context.catalog.refresh()  # what another broker has just made is not left out
-    topics = []
-    for topic, indexes in _wanted(call, request.topics):
-        led = [index async for index in in_slices(indexes) if _leads(call, topic, index)]
+    topics, slices = [], Slices()
+    async for topic, indexes in slices.of(_wanted(call, request.topics)):
+        if topic is None:
+            continue
+        led = [index async for index in slices.of(indexes) if _leads(call, topic, index)]
 
         async def described(index: int, topic: Topic = topic) -> DescribeLogDirsPartition:
             values: dict[str, Any] = {"partition_index": index, "partition_size": await _size(call, topic, index)}
@@ -69,8 +71,8 @@ async def describe_log_dirs(call: Call, request: DescribeLogDirsRequest) -> Desc
     return DescribeLogDirsResponse(throttle_time=NO_TIME, error_code=ErrorCode.none, results=(result,))
 
 
-def _wanted(call: Call, asked: Any) -> Iterator[tuple[Topic, list[int]]]:
-    """The topics that exist, each with the partitions that do; None is all."""
+def _wanted(call: Call, asked: Any) -> Iterator[tuple[Topic | None, list[int]]]:
+    """The topics asked for (None is all), each with the partitions that exist; None for one that does not."""
     catalog = call.context.catalog
     if asked is None:
         for topic in list(catalog.topics(call.org)):
@@ -78,8 +80,8 @@ def _wanted(call: Call, asked: Any) -> Iterator[tuple[Topic, list[int]]]:
         return
     for one in asked:
         found = catalog.get(call.org, one.topic)
-        if found is not None:
-            yield found, sorted({index for index in one.partitions if 0 <= index < found.partition_count})
+        count = 0 if found is None else found.partition_count
+        yield found, sorted({index for index in one.partitions if 0 <= index < count})
 
 
 def _leads(call: Call, topic: Topic, index: int) -> bool:
@@ -104,18 +106,19 @@ async def _size(call: Call, topic: Topic, index: int) -> int:
 async def alter_replica_log_dirs(call: Call, request: AlterReplicaLogDirsRequest) -> AlterReplicaLogDirsResponse:
     """Every partition is in the one directory already; there is no other (KIP-113)."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
-    for one in request.dirs:
-        for topic in one.topics:
-            async for index in in_slices(topic.partitions):
+    slices = Slices()
+    async for one in slices.of(request.dirs):
+        async for topic in slices.of(one.topics):
+            async for index in slices.of(topic.partitions):
                 values: dict[str, Any] = {"partition_index": index}
                 code = await _moved(call, one.path, topic.name, index)
                 result = AlterReplicaLogDirPartitionResult(**values, error_code=code)
                 results.setdefault(topic.name, []).append(result)
-    topics = tuple(
+    topics = [
         AlterReplicaLogDirTopicResult(topic_name=name, partitions=tuple(partitions))  # type: ignore[arg-type]
-        for name, partitions in results.items()
-    )
-    return AlterReplicaLogDirsResponse(throttle_time=NO_TIME, results=topics)
+        async for name, partitions in slices.of(results.items())
+    ]
+    return AlterReplicaLogDirsResponse(throttle_time=NO_TIME, results=tuple(topics))
 
 
 async def _moved(call: Call, path: str, name: str, index: int) -> ErrorCode:

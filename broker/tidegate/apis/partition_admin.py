@@ -19,7 +19,7 @@ from kio.schema.list_partition_reassignments.v0.response import ListPartitionRea
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import Slices
 from tidegate.apis.topics import failure
 from tidegate.cluster.errors import ElectionNotNeeded, NoReassignmentInProgress
 from tidegate.cluster.placement import leader_of
@@ -63,9 +63,9 @@ async def elect_leaders(call: Call, request: ElectLeadersRequest) -> ElectLeader
     """No partition needs an election (KIP-460). No topics (null): all partitions, of which only failures are listed."""
     if not 0 <= request.election_type <= _UNCLEAN:
         raise InvalidRequest(f"there is no election type {request.election_type}")
-    results = []
-    for asked in request.topic_partitions or ():
-        partitions = [await _elected(call, asked.topic, index) async for index in in_slices(asked.partitions)]
+    results, slices = [], Slices()
+    async for asked in slices.of(request.topic_partitions or ()):
+        partitions = [await _elected(call, asked.topic, index) async for index in slices.of(asked.partitions)]
         results.append(ReplicaElectionResult(topic=asked.topic, partition_result=tuple(partitions)))
     return ElectLeadersResponse(
         throttle_time=NO_TIME, error_code=ErrorCode.none, replica_election_results=tuple(results)
@@ -97,9 +97,9 @@ async def alter_partition_reassignments(
     call: Call, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse:
     """Accept the replicas that a partition has; refuse others, and cancellations (null), with a reason (KIP-455)."""
-    responses = []
-    for asked in request.topics:
-        partitions = [await _reassigned(call, asked.name, one) async for one in in_slices(asked.partitions)]
+    responses, slices = [], Slices()
+    async for asked in slices.of(request.topics):
+        partitions = [await _reassigned(call, asked.name, one) async for one in slices.of(asked.partitions)]
         responses.append(ReassignableTopicResponse(name=asked.name, partitions=tuple(partitions)))
     return AlterPartitionReassignmentsResponse(
         throttle_time=NO_TIME,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -25,7 +24,7 @@ from kio.static.primitive import i32, i64
 from tidegate.apis.call import Call
 from tidegate.apis.positions_v0 import list_offsets_v0
 from tidegate.apis.registry import api
-from tidegate.apis.slices import SLICE, each, in_slices, pause
+from tidegate.apis.slices import SLICE, Slices, each, in_slices, pause
 from tidegate.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
@@ -72,7 +71,6 @@ _READ_COMMITTED: Final = 1
 _READ_COMMITTED_FROM: Final = 2
 _OFFSET_NOT_AVAILABLE_FROM: Final = 5
 _AT_ONCE_MAX: Final = 64
-_NAMES_SLICE: Final = 10_000
 
 Position = tuple[int, int, int]
 """Offset, timestamp in ms, leader epoch; -1 where there is none."""
@@ -95,7 +93,7 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
     v0: a list of offsets. v2: isolation. v4: leader epochs. v5: not available. v7: max timestamp. v8, v9, v11: tiers.
     """
     twice = await _twice(request.topics)
-    found = await _find_topics(call, [topic.name for topic in request.topics])
+    found = await _find_topics(call, (topic.name for topic in request.topics))
     if call.version == 0:
         return await list_offsets_v0(
             request, lambda name, asked: _outcome(_find(call, found, name, asked, 0, twice), _NOWHERE)
@@ -114,7 +112,7 @@ async def list_offsets(call: Call, request: ListOffsetsRequest) -> ListOffsetsRe
         )
 
     topics = []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         answers = await each(topic.partitions, partial(answer, topic.name), _AT_ONCE_MAX)
         topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
     return ListOffsetsResponse(throttle_time=NO_TIME, topics=tuple(topics))
@@ -186,22 +184,27 @@ async def offset_for_leader_epoch(call: Call, request: OffsetForLeaderEpochReque
 
     A slice of the request refreshes each log once, whatever it asks of it.
     """
-    topics = await _find_topics(call, [topic.topic for topic in request.topics])
-    answers: list[list[EpochEndOffset]] = [[] for _ in request.topics]
-    asked = ((at, topic.topic, one) for at, topic in enumerate(request.topics) for one in topic.partitions)
-    while part := list(islice(asked, SLICE)):
+    topics, slices = await _find_topics(call, (topic.topic for topic in request.topics)), Slices()
+    every = [(topic, list[EpochEndOffset]()) async for topic in slices.of(request.topics)]
+    asked = [
+        (topic.topic, one, answers)
+        async for topic, answers in slices.of(every)
+        async for one in slices.of(topic.partitions)
+    ]
+    for first in range(0, len(asked), SLICE):
+        part = asked[first : first + SLICE]
         wanted: dict[tuple[str, int], set[int]] = {}
-        for _, name, one in part:
+        for name, one, _ in part:
             wanted.setdefault((name, one.partition), set()).add(one.leader_epoch)
         ends = await _epoch_ends(call, topics, wanted)
-        for at, name, one in part:
+        for name, one, answers in part:
             code, found = ends[name, one.partition]
-            answers[at].append(_epoch_end(one, code, found))
+            answers.append(_epoch_end(one, code, found))
         await pause()
-    results = (
-        OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(partitions))
-        for topic, partitions in zip(request.topics, answers, strict=True)
-    )
+    results = [
+        OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answers))
+        async for topic, answers in slices.of(every)
+    ]
     return OffsetForLeaderEpochResponse(throttle_time=NO_TIME, topics=tuple(results))
 
 
@@ -237,7 +240,7 @@ def _epoch_end(asked: OffsetForLeaderPartition, code: ErrorCode, found: EpochEnd
 async def _find_topics(call: Call, names: Iterable[str]) -> FoundTopics:
     """The topics of a request by name, each looked up once; unknown ones together, as they need a refresh."""
     catalog = call.context.catalog
-    found: FoundTopics = {name: catalog.get(call.org, name) for name in names}
+    found: FoundTopics = {name: catalog.get(call.org, name) async for name in in_slices(names)}
     unknown = [name for name, topic in found.items() if topic is None]
     found.update(
         zip(unknown, await gather_each((catalog.find(call.org, name) for name in unknown), SLICE), strict=True)
@@ -286,8 +289,9 @@ async def _twice(topics: Any) -> set[tuple[str, int]]:
     """Partitions that a request names more than once."""
     asked: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
-    for topic in topics:
-        async for one in in_slices(topic.partitions, _NAMES_SLICE):
+    slices = Slices()
+    async for topic in slices.of(topics):
+        async for one in slices.of(topic.partitions):
             key = (topic.name, one.partition_index)
             (twice if key in asked else asked).add(key)
     return twice

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import Slices
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import old_responses
 
 _LATEST: Final = -1
@@ -25,14 +26,14 @@ Find = Callable[[str, Any], Awaitable[tuple[ErrorCode, tuple[int, int, int]]]]
 
 async def list_offsets_v0(request: Any, find: Find) -> bytes:
     """The encoded response."""
-    topics = []
-    for topic in request.topics:
+    topics, slices = [], Slices()
+    async for topic in slices.of(request.topics):
         partitions = [
             (asked.partition_index, *await _offsets(topic.name, asked, find))
-            async for asked in in_slices(topic.partitions)
+            async for asked in slices.of(topic.partitions)
         ]
         topics.append((topic.name, partitions))
-    return old_responses.list_offsets(topics)
+    return await ENCODED.run(old_responses.list_offsets, topics)
 
 
 async def _offsets(name: str, asked: Any, find: Find) -> tuple[int, list[int]]:

@@ -19,6 +19,7 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from tidegate.apis.call import Call
+from tidegate.apis.produce_answers import BATCHES_FROM, Outcome, Topics, encoded, outcome_of
 from tidegate.apis.registry import inline_api
 from tidegate.apis.slices import pause
 from tidegate.apis.timeouts import Waiting
@@ -29,14 +30,13 @@ from tidegate.errors import (
     KafkaError,
     KafkaStorageError,
     RequestTimedOut,
-    StoreUnavailable,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidegate.log.offload import PRODUCED
+from tidegate.log.offload import ENCODED, PRODUCED
 from tidegate.log.unresolved import LogUnreachable
 from tidegate.memory import shares_of
-from tidegate.protocol import error_responses, log_writers, old_responses
+from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import DecodeError
 from tidegate.protocol.produce_request import Partition, ProduceRequest, read_produce
@@ -45,7 +45,7 @@ from tidegate.records.batch import Batch, parse_produced
 from tidegate.records.batch_header import ATTRIBUTES_LOW_AT, HEADER_BYTES, INT64, PRODUCER_AT, TRANSACTIONAL
 from tidegate.records.conversion import Limits, batch_of_messages, converted_inline
 from tidegate.records.recompression import recompressed
-from tidegate.records.validation import RecordRules, RecordsRefused, is_storable_unopened, open_and_check, open_inline
+from tidegate.records.validation import RecordRules, is_storable_unopened, open_and_check, open_inline
 from tidegate.store.calls import error_of
 from tidegate.store.memory_pressure import MemoryPressure
 from tidegate.topics import names
@@ -58,18 +58,15 @@ if TYPE_CHECKING:
 logger = structlog.get_logger()
 
 ACKS_ALL: Final = -1
-BATCHES_FROM: Final = 3
-"""Version from which on a partition has a record batch; older ones have message sets (`records.conversion`)."""
 DECOMPRESSED_BATCH_BYTES_MAX: Final = 128 << 20
 """Limit of memory for one decompressed batch: a small compressed batch can hold gigabytes of records."""
 _ACKS: Final = (ACKS_ALL, 0, 1)
 _COMPACT: Final = "compact"
 _SLICE: Final = 200
 """Partitions of a request that are queued before other requests run: 12 ms if their logs must be opened, 60 us each."""
+_ENCODED_INLINE_MAX: Final = 2_000
+"""Topics and partitions of an answer that is encoded on the event loop: 3 ms."""
 _LOG_APPEND_TIME: Final = "LogAppendTime"
-
-Outcome = tuple[int, int, int, int, int, Sequence[tuple[int, str | None]], str | None]
-"""Index, error code, base offset, log append time in ms, log start offset, record errors, error message."""
 
 
 @inline_api(ApiKey.PRODUCE, first=0, last=13, raw=True, away=ErrorCode.request_timed_out, error=error_responses.produce)
@@ -146,10 +143,12 @@ class Producing:
         org, catalog = call.client.org, call.context.catalog
         now_ms = int((perf_counter() + call.context.store.clock.offset_s) * 1000)  # as `now_ms()`, without its call
         topics = self._request.topics
+        if len(topics) > 1:
+            topics = [one for one in topics if one[1]]  # without partitions there is nothing to look up
         count = len(topics[0][1]) if len(topics) == 1 else sum([len(partitions) for _, partitions in topics])
         if count > _SLICE:
             call.run_alone()
-            call.context.tasks.start(self._start_in_slices(count))
+            call.context.tasks.start(self._start_in_slices(topics, count))
             return
         for key, partitions in topics:
             topic = catalog.get(org, key) if isinstance(key, str) else catalog.by_id(org, UUID(bytes=key))
@@ -161,13 +160,15 @@ class Producing:
                 call.context.tasks.start(self._find_topic(key, partitions, place))
             else:
                 self._file_topic(topic, partitions, place, now_ms)
-        self._finished_one()
-        if not self.answered:
+        self._left -= 1
+        if self._left:
             call.context.produce_timeouts.watch(self, self._request.timeout_ms)
+        else:
+            self._answer()
 
-    async def _start_in_slices(self, count: int) -> None:
+    async def _start_in_slices(self, topics: Topics, count: int) -> None:
         """Do the same for a large request, in slices."""
-        call, topics = self._call, self._request.topics
+        call = self._call
         org, catalog, now_ms = call.client.org, call.context.catalog, call.context.store.clock.now_ms()
         self._outcomes = [None] * count
         self._left += count
@@ -185,7 +186,9 @@ class Producing:
                 await pause()
                 if self.answered:
                     return  # timed out: later requests may be in progress now, and order would be lost
-        self._finished_one()
+        self._left -= 1
+        if not self._left:
+            self._answer()
 
     async def _find_topic(self, key: str | bytes, partitions: Sequence[Partition], place: int) -> None:
         """Refresh a topic once that may be newer than the cache."""
@@ -296,13 +299,10 @@ class Producing:
         if not self.answered:
             if isinstance(outcome, LogUnreachable):
                 self._unreachable = str(outcome)
-            self._outcomes[place] = _outcome(index, outcome)
-            self._finished_one()
-
-    def _finished_one(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self._answer()
+            self._outcomes[place] = outcome_of(index, outcome)
+            self._left -= 1
+            if not self._left:
+                self._answer()
 
     def time_out(self) -> None:
         """Answer at the client's timeout; batches in progress may or may not be appended."""
@@ -312,7 +312,7 @@ class Producing:
             for _, partitions in self._request.topics:
                 for index, _ in partitions:
                     if self._outcomes[place] is None:
-                        self._outcomes[place] = _outcome(index, timed_out)
+                        self._outcomes[place] = outcome_of(index, timed_out)
                     place += 1
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever
             self._fail(error)
@@ -337,16 +337,25 @@ class Producing:
                     call.mute(self._delay_s)
                 call.drop()
             return
-        topics, place = [], 0
+        if len(named) + len(self._outcomes) > _ENCODED_INLINE_MAX:
+            call.context.tasks.start(self._reply_beside(named))
+            return
         try:
-            for key, partitions in named:
-                topics.append((key, self._outcomes[place : place + len(partitions)]))
-                place += len(partitions)
-            write = log_writers.produce if call.version >= BATCHES_FROM else old_responses.produce
-            body = write(call.version, topics)  # type: ignore[arg-type]
+            body = encoded(call.version, named, self._outcomes)
         except Exception as error:  # noqa: BLE001 - the client must not wait for ever
             self._fail(error)
             return
+        self._reply(body)
+
+    async def _reply_beside(self, named: Topics) -> None:
+        """Encode a large answer in a thread."""
+        try:
+            self._reply(await ENCODED.run(encoded, self._call.version, named, self._outcomes))
+        except Exception as error:  # noqa: BLE001 - the client must not wait for ever
+            self._fail(error)
+
+    def _reply(self, body: bytes) -> None:
+        call = self._call
         if self._delay_s:
             call.mute(self._delay_s)
             call.reply(with_throttle_time(ApiKey.PRODUCE, call.version, body, math.ceil(self._delay_s * 1000)))
@@ -381,14 +390,3 @@ class _OnDone:
 
     def __call__(self, outcome: Appended | KafkaError) -> None:
         self._producing._done(self._place, self._index, outcome)
-
-
-def _outcome(index: int, outcome: Appended | KafkaError) -> Outcome:
-    if not isinstance(outcome, KafkaError):
-        return index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset, (), None
-    record_errors: Sequence[tuple[int, str | None]] = ()
-    if isinstance(outcome, RecordsRefused):
-        record_errors, outcome = outcome.record_errors, outcome.cause
-    if isinstance(outcome, StoreUnavailable):  # not appended; clients refresh their metadata and send it again
-        outcome = KafkaStorageError(outcome.message)
-    return index, outcome.code.value, -1, -1, -1, record_errors, outcome.message or outcome.code.name

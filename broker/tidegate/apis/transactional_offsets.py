@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis import group_creation
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import PARTITIONS, in_slices
+from tidegate.apis.slices import PARTITIONS, Slices
 from tidegate.apis.transactional_produce import not_in_transaction
 from tidegate.apis.transactions import FENCED_FROM, as_of, code_of, keys_of
 from tidegate.errors import (
@@ -63,14 +63,14 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
     """
     by_id = call.version >= _IDS_FROM
     codes: dict[tuple[Any, int], ErrorCode] = {}
-    entries: list[str] = []
+    entries, slices = list[str](), Slices()
     lease_ends_ms = call.context.broker_lease.ends_ms
     await call.context.catalog.refresh()  # an offset of a topic that was deleted, and possibly recreated, would be lost
-    for asked in request.topics:
+    async for asked in slices.of(request.topics):
         label = asked.topic_id if by_id else asked.name
         topic = await _topic_of(call, label)
         absent = ErrorCode.unknown_topic_id if by_id and topic is None else ErrorCode.unknown_topic_or_partition
-        async for one in in_slices(asked.partitions):
+        async for one in slices.of(asked.partitions):
             place, metadata = (label, one.partition_index), one.committed_metadata or ""
             if topic is None or not 0 <= one.partition_index < topic.partition_count:
                 codes[place] = absent
@@ -96,10 +96,10 @@ async def txn_offset_commit(call: Call, request: Any) -> Any:
         return code if own is ErrorCode.none or is_checked_last else own
 
     topics = []
-    for asked in request.topics:
+    async for asked in slices.of(request.topics):
         partitions = [
             Fields(partition_index=one.partition_index, error_code=result(asked, one.partition_index))
-            async for one in in_slices(asked.partitions)
+            async for one in slices.of(asked.partitions)
         ]
         topics.append(Fields(name=asked.name, topic_id=asked.topic_id, partitions=tuple(partitions)))
     return Fields(throttle_time=NO_TIME, topics=tuple(topics))

@@ -14,7 +14,7 @@ from kio.static.primitive import i16
 
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import in_slices
+from tidegate.apis.slices import Slices
 from tidegate.errors import (
     InvalidProducerEpoch,
     InvalidRequest,
@@ -98,14 +98,15 @@ async def _initialise(call: Call, request: InitProducerIdRequest) -> tuple[int, 
 @api(ApiKey.ADD_PARTITIONS_TO_TXN, first=0, last=5, error=error_responses.add_partitions_to_txn)
 async def add_partitions_to_txn(call: Call, request: AddPartitionsToTxnRequest) -> Any:
     """Add partitions to a producer's transaction, all or none. v2: fencing. v4: several transactions (KIP-890)."""
+    slices = Slices()
     results = [
-        Fields(transactional_id=one.transactional_id, topic_results=await _add_partitions(call, one))
-        for one in request.transactions
+        Fields(transactional_id=one.transactional_id, topic_results=await _add_partitions(call, one, slices))
+        async for one in slices.of(request.transactions)
     ]
     return Fields(throttle_time=NO_TIME, error_code=ErrorCode.none, results_by_transaction=tuple(results))
 
 
-async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction) -> tuple[Any, ...]:
+async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction, slices: Slices) -> tuple[Any, ...]:
     """The result of each partition of one transaction."""
     topics: Sequence[Any] = transaction.topics
     producer_id, epoch = transaction.producer_id, transaction.producer_epoch
@@ -114,9 +115,9 @@ async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction
     code = ErrorCode.none
     outside: set[TransactionPartition] = set()
     try:
-        for asked in topics:
+        async for asked in slices.of(topics):
             topic = await call.context.catalog.find(call.org, asked.name)
-            async for index in in_slices(asked.partitions):
+            async for index in slices.of(asked.partitions):
                 if topic is None or not 0 <= index < topic.partition_count:
                     refused[asked.name, index] = UnknownTopicOrPartition.code
                 else:
@@ -137,10 +138,10 @@ async def _add_partitions(call: Call, transaction: AddPartitionsToTxnTransaction
         return TransactionAbortable.code if partitions.get((name, index)) in outside else code
 
     answered = []
-    for asked in topics:
+    async for asked in slices.of(topics):
         results = [
             Fields(partition_index=index, partition_error_code=result(asked.name, index))
-            async for index in in_slices(asked.partitions)
+            async for index in slices.of(asked.partitions)
         ]
         answered.append(Fields(name=asked.name, results_by_partition=tuple(results)))
     return tuple(answered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import threading
 import time
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.support.log_broker import produce_request
+from tests.support.rounds import counted_rounds
 from tests.unit.apis.fakes import FakeBroker, FakeLog
+from tests.unit.apis.test_listings import noted
 from tests.unit.server.fakes import until
 from tidegate.errors import KafkaError, OutOfOrderSequenceNumber, RequestTimedOut, StoreUnavailable
 from tidegate.log.unresolved import LogUnreachable
@@ -195,6 +198,38 @@ async def test_produce_many_partitions_are_queued_in_slices_and_answered_in_orde
     assert connection.ran_alone == 1
 
 
+@pytest.mark.parametrize("name", ["t", "nope"])
+async def test_produce_topics_without_partitions_are_not_found(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    broker = FakeBroker([FakeLog()], found=name == "t")
+    with counted_rounds() as gets:
+        noted(monkeypatch, gets, broker.context.catalog, "get")
+        asked = [*[(name, [])] * 10_000, ("t", [(0, build_batch([NOW]))])]
+        response = await broker.connect().ask(produce_request(asked))
+
+    assert [topic.name for topic in response.responses] == [topic for topic, _ in asked]
+    assert answers(response) == [(0, ErrorCode.none, 0)]
+    assert broker.lookups == (name != "t")
+    assert gets.total <= 2
+
+
+@pytest.mark.parametrize(("count", "of_each"), [(1_800, 0), (10_000, 0), (1_100, 1)])
+async def test_produce_large_answer_is_encoded_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, count: int, of_each: int
+) -> None:
+    threads: list[threading.Thread] = []
+    write = log_writers.produce
+
+    def noting(*args: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return write(*args)
+
+    monkeypatch.setattr(log_writers, "produce", noting)
+    response = await FakeBroker([FakeLog()]).connect().ask(produce_request([("t", [(5, None)] * of_each)] * count))
+
+    assert len(response.responses) == count
+    assert [thread is threading.main_thread() for thread in threads] == [count == 1_800]
+
+
 async def test_produce_batch_that_readers_cannot_read_is_refused() -> None:
     log = FakeLog()
     broker = FakeBroker([log])
@@ -235,8 +270,10 @@ async def test_produce_of_trusted_producers_opens_compressed_batches_only_where_
     assert codes == [stored, ErrorCode.invalid_record, ErrorCode.invalid_record, ErrorCode.corrupt_message]
 
 
-@pytest.mark.parametrize("timeout_ms", [20, 60_000])
-async def test_produce_without_an_answer_closes_the_connection(monkeypatch: pytest.MonkeyPatch, timeout_ms: int):
+@pytest.mark.parametrize(("timeout_ms", "others"), [(20, 0), (60_000, 0), (60_000, 3_000)])
+async def test_produce_without_an_answer_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, timeout_ms: int, others: int
+):
     """The log or the timeout calls back: there is no handler to answer for."""
     log = FakeLog()
     log.held = True
@@ -245,7 +282,8 @@ async def test_produce_without_an_answer_closes_the_connection(monkeypatch: pyte
         raise MemoryError
 
     monkeypatch.setattr(log_writers, "produce", fail)
-    asked = FakeBroker([log]).connect().send(produce_request([("t", [(0, build_batch([NOW]))])], timeout_ms=timeout_ms))
+    topics = [("t", [(0, build_batch([NOW]))]), *[("t", [])] * others]
+    asked = FakeBroker([log]).connect().send(produce_request(topics, timeout_ms=timeout_ms))
     if timeout_ms == 60_000:
         await until(lambda: log.waiting)
         log.release()
