@@ -24,7 +24,7 @@ from tidegate.apis.queued_commits import (
 )
 from tidegate.apis.record_groups import record_commits
 from tidegate.apis.registry import inline_api
-from tidegate.apis.slices import batches_of, join_topics
+from tidegate.apis.slices import PARTITIONS, batches_of, join_topics, pause
 from tidegate.apis.topic_refresh import NAMES_UNTIL, Label, code_of, label_of, refresh_again, topic_of, unknown_topics
 from tidegate.errors import CoordinatorNotAvailable
 from tidegate.groups.commits import Commit
@@ -42,6 +42,8 @@ _MINUTE_MS: Final = 60_000
 _UNKNOWN_PARTITION: Final = ErrorCode.unknown_topic_or_partition.value
 _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id.value
 _METADATA_TOO_LARGE: Final = ErrorCode.offset_metadata_too_large.value
+_TOPICS_MAX: Final = PARTITIONS + 1
+"""Of one part: topics may have no partitions."""
 _METER: Final = metrics.apis[ApiKey.OFFSET_COMMIT]
 
 logger = structlog.get_logger()
@@ -64,6 +66,7 @@ async def _commit_in_parts(call: Call, request: Any) -> None:
         except Exception as error:  # noqa: BLE001 - the request must be answered
             code = code_of(error, ErrorCode.coordinator_not_available)
             results += _results_of(call, topics, code)
+        await pause()  # a part without valid partitions waits for nothing
     call.reply(await DECODED.run(group_writers.offset_commit, call.version, join_topics(results)))
 
 
@@ -82,6 +85,10 @@ def offset_commit(call: Call, request: Any) -> None:
     members (KIP-345). v9: an unknown group is GROUP_ID_NOT_FOUND. v10: topics by id. The group's error is repeated on
     each partition.
     """
+    if len(request.topics) > _TOPICS_MAX:
+        call.run_alone()
+        _commit_large(call, request)
+        return
     context = call.context
     held, keys = context.offsets.held, context.store.group_keys(call.client.org, request.group_id)
     group = keys.group

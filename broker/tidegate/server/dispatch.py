@@ -100,7 +100,7 @@ async def _handle_large(pending: PendingRequest, admission: Admission) -> None:
     if route.waits:
         admission.end()
     if not route.inline:
-        await _run_task(pending, request, large=True)
+        await _run_task(pending, request)
     elif not pending.client_is_gone:
         pending.task = None
         _run_inline(pending, request, route.large)
@@ -121,18 +121,18 @@ async def _run_admitted(pending: PendingRequest, request: Any) -> None:
         admission.end()
 
 
-async def _run_task(pending: PendingRequest, request: Any, large: bool = False) -> None:
+async def _run_task(pending: PendingRequest, request: Any) -> None:
     try:
         response = await pending.route.handler(pending, request)
         written = isinstance(response, bytes | list)
         if written:
             body = response
-        elif large or pending.route.answers_large:
+        elif pending.is_encoded_in_thread or pending.route.answers_large:
             body = await ENCODED.run(codec.encode, pending.api_key, pending.version, response)
         else:
             body = codec.encode(pending.api_key, pending.version, response)
         pending.reply(body)
     except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-        pending.fail(request, error)
+        await pending.fail_in_task(request, error)
     finally:
         pending.task = None

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.admissions import Admissions
 from tidegate.apis.call import Body, BrokerContext, Call, Client
 from tidegate.errors import KafkaError, StoreUnavailable
+from tidegate.log.offload import ENCODED
 from tidegate.protocol import codec
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.primitives import Buffer, DecodeError
@@ -28,6 +29,9 @@ logger = structlog.get_logger()
 
 COPIED_BYTES_MAX: Final = 16 * 1024
 """Bodies up to this many bytes are joined with their header; larger ones are sent without a copy."""
+ENCODED_INLINE_BYTES_MAX: Final = 1024
+"""Answers to requests of more bytes are encoded in a thread: each byte may be an element, whose answer takes up to 25
+us."""
 
 
 def code_of(away: ErrorCode, error: BaseException) -> ErrorCode:
@@ -37,6 +41,21 @@ def code_of(away: ErrorCode, error: BaseException) -> ErrorCode:
     if isinstance(error, KafkaError):
         return error.code
     return ErrorCode.unknown_server_error
+
+
+def _error_answer(route: Route, request: Any, code: ErrorCode) -> bytes | str:
+    """The error response to a whole request, or why its connection closes instead. For any thread."""
+    try:
+        if route.raw:
+            request = codec.decode(route.key, route.version, request)
+        if route.key == ApiKey.PRODUCE and request.acks == 0:
+            return f"Produce with acks=0 failed: {code.name}"
+        return codec.encode(route.key, route.version, route.error(request, code))
+    except DecodeError as malformed:
+        return f"malformed {route.name} v{route.version}: {malformed}"
+    except Exception:
+        logger.exception("error_response_failed", api=route.name, version=route.version)
+        return f"{route.name} failed and its error cannot be encoded"
 
 
 class Dropped:
@@ -187,34 +206,58 @@ class PendingRequest(Call):
         try:
             await work
         except Exception as error:  # noqa: BLE001 - every failure of a handler becomes an answer
-            self.fail(request, error)
+            await self.fail_in_task(request, error)
         finally:
             if self.task is this:  # else the rest has a rest of its own
                 self.task = None
 
     def fail(self, request: Any, error: BaseException) -> None:
-        """Reply with the error response for the exception of a failed handler."""
+        """Reply with the error response for the exception of a failed inline handler; to a large request, in a task."""
+        code = self._failed_with(error)
+        if code is None:
+            return
+        if self.is_encoded_in_thread:
+            self.run_alone()
+            self.task = asyncio.get_running_loop().create_task(self._fail_alone(request, code))
+        else:
+            self._reply_or_close(_error_answer(self.route, request, code))
+
+    async def fail_in_task(self, request: Any, error: BaseException) -> None:
+        """The same in the task of the handler."""
+        if not self.is_encoded_in_thread:
+            self.fail(request, error)
+        elif (code := self._failed_with(error)) is not None:
+            self._reply_or_close(await ENCODED.run(_error_answer, self.route, request, code))
+
+    async def _fail_alone(self, request: Any, code: ErrorCode) -> None:
+        """Later requests wait, undecoded: a connection has one such answer at a time."""
+        try:
+            self._reply_or_close(await ENCODED.run(_error_answer, self.route, request, code))
+        finally:
+            self.task = None
+            self.let_later_start()
+
+    def _failed_with(self, error: BaseException) -> ErrorCode | None:
+        """Count the exception and return its code; None if the request is answered."""
         route = self.route
         code = code_of(route.away, error)
         if code is ErrorCode.unknown_server_error:
             logger.error("request_failed", api=route.name, version=route.version, exc_info=error)
         if self.answer is not None:
-            return
+            return None
         self.note_error(code)
-        try:
-            if route.raw:
-                request = codec.decode(route.key, route.version, request)
-            if route.key == ApiKey.PRODUCE and request.acks == 0:
-                self.close(f"Produce with acks=0 failed: {code.name}")
-                return
-            body = codec.encode(route.key, route.version, route.error(request, code))
-        except DecodeError as malformed:
-            self.close(f"malformed {route.name} v{route.version}: {malformed}")
-        except Exception:
-            logger.exception("error_response_failed", api=route.name, version=route.version)
-            self.close(f"{route.name} failed and its error cannot be encoded")
+        return code
+
+    def _reply_or_close(self, answer: bytes | str) -> None:
+        if isinstance(answer, str):
+            self.close(answer)
         else:
-            self.reply(body)
+            self.reply(answer)
+
+    @property
+    def is_encoded_in_thread(self) -> bool:
+        """Whether the answer may have so many elements that the event loop would wait for its encoding."""
+        return self.end - self.start > ENCODED_INLINE_BYTES_MAX
 
     def note_error(self, code: ErrorCode) -> None:
         """Count the error code of a request that failed as a whole."""

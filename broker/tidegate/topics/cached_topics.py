@@ -33,9 +33,13 @@ class CachedTopics:
         return self._by_id.get((org, topic_id))
 
     def topics(self, org: str) -> list[Topic]:
-        """The ready topics of an organisation, in order of name."""
-        of_org = self._topics.get(org, {})
+        """The ready topics of an organisation, in order of name; for any thread."""
+        of_org = self._topics.get(org, {}).copy()
         return [of_org[name] for name in sorted(of_org)]
+
+    def topic_count(self, org: str) -> int:
+        """How many these are."""
+        return len(self._topics.get(org, ()))
 
     def all_topics(self) -> list[Topic]:
         """The ready topics of every organisation."""

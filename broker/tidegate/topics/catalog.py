@@ -76,6 +76,7 @@ class Catalog:
         self._cached = CachedTopics(settings)
         self.get, self.by_id = self._cached.get, self._cached.by_id
         self.topics, self.all_topics = self._cached.topics, self._cached.all_topics
+        self.topic_count = self._cached.topic_count
         self._records: dict[str, Record] = {}
         self._stored = StoredTopics()
         self._stored_version = _RELOAD

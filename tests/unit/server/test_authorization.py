@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from tidegate.apis import registry
 from tidegate.apis.call import Client
@@ -140,3 +141,29 @@ async def test_filtered_answers_of_inline_handlers_large_ones_in_a_thread(
     await asyncio.gather(*tasks.rest)
     assert tasks.replies == [fetched(0)]
     assert [one is not threading.main_thread() for one in tasks.threads] == [in_thread]
+
+
+@pytest.mark.parametrize(("groups", "in_thread"), [(10, False), (500, True)])
+async def test_refusals_of_inline_requests_large_ones_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, groups: int, in_thread: bool
+) -> None:
+    """Of which the handler gets nothing; the denied groups are one part, so that each answer is joined once."""
+    tasks, key, encode = _Tasks(monkeypatch, ApiKey.OFFSET_FETCH), ApiKey.OFFSET_FETCH, codec.encode
+    threads: list[threading.Thread] = []
+
+    def encoded(*args: Any) -> bytes:
+        threads.append(threading.current_thread())
+        return encode(*args)
+
+    monkeypatch.setattr(codec, "encode", encoded)
+    call, asked = tasks.call(key, 8), tuple(Fields(group_id=f"g{n}", topics=()) for n in range(groups))
+    call.end = 4 * groups
+    _guarded(key, None)(call, Fields(groups=asked, require_stable=False, __version__=8))
+
+    assert len(tasks.replies) == (not in_thread)
+    await asyncio.gather(*tasks.rest)
+    assert [one is not threading.main_thread() for one in threads] == [in_thread]
+    [answer] = tasks.replies
+    whole, _ = entity_reader(codec.response_class(key, 8))(answer, 0)
+    assert [one.group_id for one in whole.groups] == [one.group_id for one in asked]
+    assert {one.error_code for one in whole.groups} == {ErrorCode.group_authorization_failed}

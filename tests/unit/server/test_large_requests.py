@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.kit.wire import encode_request, request_type
 from tests.support.samples import sample
 from tests.unit.server.fakes import (
     CREATE_TOPICS,
+    FETCH,
     HEARTBEAT,
     JOIN_GROUP,
+    PRODUCE,
     Handlers,
     another,
+    closed,
     connected,
     on_both_loops,
     until,
 )
 from tidegate.admissions import Admissions
 from tidegate.apis.call import BrokerContext, Call
-from tidegate.protocol import group_writers
+from tidegate.protocol import codec, group_writers
 from tidegate.protocol.primitives import uvarint
 from tidegate.server.dispatch import LARGE_ANSWER_BYTES, LARGE_BYTES
 from tidegate.server.listener import Server
+from tidegate.server.pending_request import ENCODED_INLINE_BYTES_MAX
 from tidegate.store.tasks import TaskSet
 
 
@@ -106,14 +112,15 @@ async def test_large_requests_of_several_connections_wait_for_each_other() -> No
         assert (server.large_requests.held, server.request_bytes.held) == (0, 0)
 
 
-def large_heartbeat(group_id: str) -> bytes:
-    """A heartbeat with a tag that nobody knows."""
-    frame = encode_request(replace(sample(request_type(HEARTBEAT, 4)), group_id=group_id), 1)
-    body = frame[4:-1] + b"\1\x63" + uvarint(LARGE_BYTES) + bytes(LARGE_BYTES)
+def heartbeat(group_id: str, size: int, correlation_id: int = 1) -> bytes:
+    """A heartbeat with a tag of so many bytes that nobody knows."""
+    frame = encode_request(replace(sample(request_type(HEARTBEAT, 4)), group_id=group_id), correlation_id)
+    body = frame[4:-1] + b"\1\x63" + uvarint(size) + bytes(size)
     return len(body).to_bytes(4, "big") + body
 
 
-HEARTBEATS = [large_heartbeat(name) for name in "ab"]
+HEARTBEATS = [heartbeat(name, LARGE_BYTES) for name in "ab"]
+SMALL_HEARTBEAT = heartbeat("a", 10)
 
 
 UNKNOWN_SERVER_ERROR = ErrorCode.unknown_server_error.value.to_bytes(2, "big", signed=True)
@@ -230,3 +237,141 @@ async def test_large_request_with_a_large_answer_is_admitted_as_its_answer() -> 
         assert server.large_requests.held == LARGE_ANSWER_BYTES > len(CREATE)
         handlers.cold_gate.set()
         await client.receive_frame()
+
+
+def created(size: int) -> bytes:
+    """A CreateTopics of about so many bytes."""
+    topic = replace(TOPIC, name="t", assignments=(), configs=())
+    count = size // 20
+    return encode_request(replace(sample(request_type(CREATE_TOPICS, 7)), topics=(topic,) * count), 1)
+
+
+class Encoding:
+    """Encodes in place of `codec.encode`, and notes the thread; in threads it waits for `gate`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.threads: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self._encode = codec.encode
+        monkeypatch.setattr(codec, "encode", self.encode)
+
+    def encode(self, *args: Any) -> bytes:
+        thread = threading.current_thread()
+        self.threads.append("event loop" if thread is threading.main_thread() else thread.name)
+        if thread is not threading.main_thread():
+            assert self.gate.wait(30)
+        return self._encode(*args)
+
+
+IN_THREAD, AT_ONCE = ["encode_0"], ["event loop"]
+
+
+@on_both_loops
+async def test_answers_to_requests_of_many_elements_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding = Encoding(monkeypatch)
+    async with connected(Handlers()) as (_, client):
+        for frame, threads in ((SMALL_CREATE, AT_ONCE), (created(3_000), IN_THREAD), (CREATE, IN_THREAD)):
+            encoding.threads.clear()
+            client.writer.write(frame)
+            await client.receive_frame()
+            assert encoding.threads == threads
+
+
+@on_both_loops
+async def test_errors_of_requests_of_many_elements_are_encoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of task requests, of inline requests, and of the rest of an inline request."""
+    encoding, handlers = Encoding(monkeypatch), Handlers()
+
+    async def rest(call: Call) -> None:
+        raise MemoryError
+
+    async with connected(handlers) as (server, client):
+        with_tasks(server)
+        handlers.error = MemoryError()
+        for frames in ((SMALL_CREATE, created(3_000), CREATE), (SMALL_HEARTBEAT, heartbeat("a", 3_000), HEARTBEATS[0])):
+            for frame, threads in zip(frames, (AT_ONCE, IN_THREAD, IN_THREAD), strict=True):
+                encoding.threads.clear()
+                client.writer.write(frame)
+                assert UNKNOWN_SERVER_ERROR in await client.receive_frame()
+                assert encoding.threads == threads
+        handlers.error, handlers.rest = None, rest
+        for frame, threads in ((SMALL_HEARTBEAT, AT_ONCE), (heartbeat("a", 3_000), IN_THREAD)):
+            encoding.threads.clear()
+            client.writer.write(frame)
+            assert UNKNOWN_SERVER_ERROR in await client.receive_frame()
+            assert encoding.threads == threads
+        await until(lambda: not server.request_bytes.held)
+
+
+@on_both_loops
+async def test_later_requests_wait_for_an_error_that_a_thread_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not decoded before, so that one connection has one such answer at a time."""
+    encoding, handlers = Encoding(monkeypatch), Handlers()
+    handlers.error = MemoryError()
+    async with connected(handlers) as (server, client):
+        encoding.gate.clear()
+        client.writer.write(b"".join(heartbeat(name, 3_000, number) for number, name in enumerate("abc")))
+        await until(lambda: encoding.threads == IN_THREAD)
+        await asyncio.sleep(0.05)
+        assert handlers.started == ["heartbeat a"]
+
+        encoding.gate.set()
+        replies = [await client.receive_frame() for _ in "abc"]
+        assert [int.from_bytes(reply[:4], "big") for reply in replies] == [0, 1, 2]
+        assert encoding.threads == IN_THREAD * 3
+        await until(lambda: not server.request_bytes.held)
+
+
+@on_both_loops
+async def test_error_that_a_thread_encodes_lets_later_requests_start_behind_a_delayed_reply(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoding, handlers = Encoding(monkeypatch), Handlers()
+    async with connected(handlers) as (_, client):
+        client.writer.write(encode_request(sample(request_type(FETCH, 12)), 1))
+        await until(lambda: handlers.parked)
+        handlers.error = MemoryError()
+        client.writer.write(heartbeat("a", 3_000, 2) + heartbeat("b", 10, 3))
+        await until(lambda: handlers.started == ["fetch", "heartbeat a", "heartbeat b"])
+        handlers.answer_fetch(handlers.parked[0])
+        assert [int.from_bytes((await client.receive_frame())[:4], "big") for _ in range(3)] == [1, 2, 3]
+        assert encoding.threads == IN_THREAD + AT_ONCE
+
+
+@on_both_loops
+async def test_error_that_a_thread_encodes_for_a_client_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding, handlers = Encoding(monkeypatch), Handlers()
+    handlers.error = MemoryError()
+    async with connected(handlers) as (server, _):
+        for number, frame in enumerate((created(3_000), JOIN, heartbeat("a", 3_000), CREATE, HEARTBEATS[0]), 1):
+            encoding.gate.clear()
+            gone = await another(server)
+            gone.writer.write(frame)
+            await until(lambda number=number: len(encoding.threads) == number)
+            [pending] = [one for connection in server.connections for one in connection.pipeline]
+            await gone.close()
+            await until(lambda: len(server.connections) == 1)
+            encoding.gate.set()
+            await until(lambda pending=pending: pending.task is None)
+            await until(lambda: not (server.request_bytes.held or server.large_requests.held))
+        assert encoding.threads == IN_THREAD * 5
+
+
+@on_both_loops
+async def test_produce_without_acks_that_fails_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = Handlers()
+    handlers.error = MemoryError()
+    produced = sample(request_type(PRODUCE, 9))
+    [topic] = produced.topic_data
+    [partition] = topic.partition_data
+    for acks, answered in ((1, True), (0, False)):
+        many = (replace(topic, partition_data=(replace(partition, records=b""),) * 500),)
+        frame = encode_request(replace(produced, acks=acks, topic_data=many), 1)
+        assert len(frame) > ENCODED_INLINE_BYTES_MAX
+        async with connected(handlers) as (_, client):
+            client.writer.write(frame)
+            if answered:
+                assert UNKNOWN_SERVER_ERROR in await client.receive_frame()
+            else:
+                assert await closed(client) == b""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -29,6 +29,51 @@ _WITH_TOPICS: Final = frozenset(
     }
 )  # fmt: skip
 """APIs whose requests name topics in `topics`."""
+_ARRAYS: Final[dict[int, str]] = {
+    **dict.fromkeys(_WITH_TOPICS, "topics"),
+    ApiKey.PRODUCE: "topics",
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: "topics",
+    ApiKey.FIND_COORDINATOR: "coordinator_keys",
+    ApiKey.DESCRIBE_GROUPS: "groups",
+    ApiKey.DELETE_GROUPS: "groups_names",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "group_ids",
+    ApiKey.SHARE_GROUP_DESCRIBE: "group_ids",
+    ApiKey.STREAMS_GROUP_DESCRIBE: "group_ids",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "subscribed_topic_names",
+    ApiKey.SHARE_GROUP_HEARTBEAT: "subscribed_topic_names",
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: "groups",
+    ApiKey.DESCRIBE_TRANSACTIONS: "transactional_ids",
+    ApiKey.DESCRIBE_CONFIGS: "resources",
+    ApiKey.ALTER_CONFIGS: "resources",
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: "resources",
+}
+"""API key -> the array of its requests whose things are judged one by one."""
+
+
+def _of_groups(request: Any) -> int:
+    return sum(len(group.topics or ()) or 1 for group in request.groups)
+
+
+def _of_transactions(request: Any) -> int:
+    return sum(1 + len(one.topics) for one in request.transactions)
+
+
+def _of_topology(request: Any) -> int:
+    return sum(
+        len(one.source_topics)
+        + len(one.repartition_sink_topics)
+        + len(one.repartition_source_topics)
+        + len(one.state_changelog_topics)
+        for one in (() if request.topology is None else request.topology.subtopologies)
+    )
+
+
+_COUNTS: Final[dict[int, Callable[[Any], int]]] = {
+    ApiKey.OFFSET_FETCH: _of_groups,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _of_transactions,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _of_topology,
+}
+"""The same for what is in several arrays of a request."""
 
 
 @dataclass(slots=True)
@@ -146,8 +191,20 @@ class Access:
             await self.catalog.find(self.call.org, wanted)
 
     def size(self, request: Any) -> int:
-        """How many topics a request names."""
-        return sum(1 for _ in self._topics(request))
+        """How many things a request names that are judged one by one."""
+        key = self.call.api_key
+        field = _ARRAYS.get(key)
+        if field is not None:
+            return len(getattr(request, field) or ())
+        count = _COUNTS.get(key)
+        return 0 if count is None else count(request)
+
+    def judged_count(self, request: Any) -> int:
+        """The same; all topics, for a request that names none."""
+        size = self.size(request)
+        if size or self.call.api_key not in (ApiKey.METADATA, ApiKey.DESCRIBE_TOPIC_PARTITIONS):
+            return size
+        return self.catalog.topic_count(self.call.org)
 
     def _topics(self, request: Any) -> Iterable[Any]:
         if isinstance(request, ProduceRequest):

@@ -32,12 +32,10 @@ from tidegate.server.authorization.access import Access, Verdict
 from tidegate.server.authorization.filters import FILTERS, Filter
 from tidegate.server.authorization.rules import RULES, free
 from tidegate.server.authorization.scopes import NAMES_MAX, SCOPES
-from tidegate.server.pending_request import PendingRequest
+from tidegate.server.pending_request import ENCODED_INLINE_BYTES_MAX, PendingRequest
 
 OnDenied = Callable[[Call, Iterable[ErrorCode]], object]
 """Called from any thread with each request that is denied, in whole or in part."""
-JOINED_BYTES_MAX: Final = 8 << 10
-"""Request and answer of an inline handler that are joined on the event loop, which takes up to 5 ms."""
 _LISTS: Final = frozenset(
     {"coordinators", "groups", "resources", "responses", "results", "topics", "transaction_states"}
 )
@@ -149,7 +147,7 @@ class Authorization:
             handler(call, request)
             return
         access = self._access(call)
-        if access.unresolved(parsed) or access.size(parsed) > SLICE:
+        if access.unresolved(parsed) or access.judged_count(parsed) > SLICE:
             call.run_alone()
             call.answer_later(self._check_later(api, handler, access, call, request, parsed), request)
             return
@@ -168,7 +166,7 @@ class Authorization:
         """None: all is allowed. Raises KafkaError for a request that is denied as a whole, StoreUnavailable."""
         for wanted in access.unresolved(request):
             await access.resolve(wanted)
-        if access.size(request) > SLICE:
+        if access.judged_count(request) > SLICE:
             return await asyncio.to_thread(self._judged, access, request)
         return self._judged(access, request)
 
@@ -207,7 +205,7 @@ class Authorization:
         def reply(body: Body | Sequence[Body] | None) -> None:
             parts = None if body is None else [body] if isinstance(body, Body) else list(body)
             size = call.end - call.start + sum(map(len, parts or ()))
-            if size <= JOINED_BYTES_MAX:
+            if size <= ENCODED_INLINE_BYTES_MAX:  # of both: they are read and written
                 call.reply(_answer(access, key, request, parts, denied, hide))
             else:
                 call.answer_later(reply_later(parts), received)
@@ -286,6 +284,8 @@ def _answer(
     bodies = [] if answer is None else [_bytes(api_key, version, answer)]
     for refused, code in denied:
         bodies.append(codec.encode(api_key, version, _refusal(api_key, refused, code)))
+    if answer is None and len(bodies) == 1:
+        return bodies[0]
     whole, *others = [read(body, 0)[0] for body in bodies]
     if getattr(whole, "error_code", ErrorCode.none) is ErrorCode.none:
         for other in others:

@@ -195,10 +195,10 @@ def _describe_topic_partitions(access: Access, request: Any) -> Verdict | None:
 def _offset_fetch(access: Access, request: Any) -> Verdict | None:
     """DESCRIBE of each group and topic; of "all topics" the others are filtered out of the answer."""
     allowed: list[Any] = []
-    denied: list[tuple[Any, ErrorCode]] = []
+    denied: dict[ErrorCode, list[Any]] = {}
     for group in request.groups:
         if not access.group(Operation.DESCRIBE, group.group_id):
-            denied.append((Fields(request, groups=(group,)), GROUP_DENIED))
+            denied.setdefault(GROUP_DENIED, []).append(group)
             continue
         visible: list[Any] = []
         hidden: list[Any] = []
@@ -206,13 +206,14 @@ def _offset_fetch(access: Access, request: Any) -> Verdict | None:
             name = access.name_of(topic)
             (visible if name is None or access.topic(Operation.DESCRIBE, name) else hidden).append(topic)
         if hidden:
-            denied.append((Fields(request, groups=(Fields(group, topics=tuple(hidden)),)), TOPIC_DENIED))
+            denied.setdefault(TOPIC_DENIED, []).append(Fields(group, topics=tuple(hidden)))
             allowed.append(Fields(group, topics=tuple(visible)))
         else:
             allowed.append(group)
     if not denied:
         return None
-    return Verdict(Fields(request, groups=tuple(allowed)) if allowed else None, denied)
+    parts = [(Fields(request, groups=tuple(groups)), code) for code, groups in denied.items()]
+    return Verdict(Fields(request, groups=tuple(allowed)) if allowed else None, parts)
 
 
 def _find_coordinator(access: Access, request: Any) -> Verdict | None:
