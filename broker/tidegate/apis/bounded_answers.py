@@ -17,7 +17,7 @@ from tidegate.protocol.versions import Fields
 
 ANSWER_BYTES_MAX: Final = 16 << 20
 """Bytes of one answer to several elements; the first one is answered whatever it has."""
-_BEYOND: Final = "the answer is full: ask for this one again"
+BEYOND: Final = "the answer is full: ask for this one again"
 _AT_ONCE: Final = 4
 """Distinct elements of one request that are read at the same time: their bytes are known only then."""
 _FIELD_BYTES: Final = 8
@@ -42,7 +42,7 @@ async def each_once(
     async def sized(one: T) -> tuple[R, int]:
         nonlocal read_bytes
         if read_bytes > ANSWER_BYTES_MAX:
-            return refuse(one, beyond(_BEYOND)), 0
+            return refuse(one, beyond(BEYOND)), 0
         try:
             answer = await read(one)
         except KafkaError as error:
@@ -59,7 +59,7 @@ async def each_once(
     async for one, its_key in in_slices(zip(asked, keys, strict=True)):
         answer, size = found[its_key]
         if total and total + size > ANSWER_BYTES_MAX:
-            answer = refuse(one, beyond(_BEYOND))
+            answer = refuse(one, beyond(BEYOND))
         else:
             total += size
         answers.append(answer)

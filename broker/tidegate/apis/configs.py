@@ -14,6 +14,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 from kio.schema.incremental_alter_configs.v1.response import IncrementalAlterConfigsResponse
 
 from tidegate.apis import broker_configs, broker_loggers, client_metrics
+from tidegate.apis.bounded_answers import BEYOND
 from tidegate.apis.call import Call
 from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.apis.group_configs import GROUP, alter_group_configs, describe_group_configs
@@ -21,7 +22,13 @@ from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
 from tidegate.apis.slices import in_slices
 from tidegate.apis.topics import failure
-from tidegate.errors import ClusterAuthorizationFailed, InvalidRequest, KafkaError, UnknownTopicOrPartition
+from tidegate.errors import (
+    ClusterAuthorizationFailed,
+    InvalidRequest,
+    KafkaError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
 from tidegate.protocol import error_responses
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.error_shapes import NO_TIME
@@ -51,13 +58,19 @@ _ADMINISTRATORS: Final = "default"
     error=error_responses.describe_configs,
 )
 async def describe_configs(call: Call, request: DescribeConfigsRequest) -> list[bytes]:
-    """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation."""
+    """Configs of topics and of this broker. v1: sources and synonyms (KIP-226). v3: types and documentation.
+
+    Resources beyond the bytes of an answer get a retriable error.
+    """
     if any(resource.resource_type == TOPIC for resource in request.resources):
         await call.context.catalog.refresh()  # another broker may have altered them
     described = DescribedConfigs(call.version, request)
     async for resource in in_slices(request.resources, 1):
         try:
-            described.add(resource, await _configs_of(call, resource), ErrorCode.none, None)
+            if described.is_full:
+                raise RequestTimedOut(BEYOND)
+            if not described.repeat(resource):
+                described.add(resource, await _configs_of(call, resource), ErrorCode.none, None)
         except KafkaError as error:
             described.add(resource, (), *failure(error))
     return described.parts()

@@ -6,7 +6,7 @@ Thousands of groups or topics have the same configs, which are some kilobytes ea
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, Final
 
 from kio.index import load_payload_module
@@ -14,6 +14,7 @@ from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResul
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
+from tidegate.apis.bounded_answers import ANSWER_BYTES_MAX
 from tidegate.protocol.api_keys import ApiKey
 from tidegate.protocol.codec import written
 from tidegate.protocol.primitives import uvarint
@@ -35,7 +36,21 @@ class DescribedConfigs:
         self._entity: type[Any] = module.DescribeConfigsResult
         self._count = 0
         self._parts: list[bytes] = []
+        self._size = 0
+        self._of_resource: dict[Hashable, tuple[bytes, bytes]] = {}
         self._written: dict[tuple[Described, ...], bytes] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer has as many bytes as one may have."""
+        return self._size >= ANSWER_BYTES_MAX
+
+    def repeat(self, resource: Any) -> bool:
+        """Add what was added for an equal resource of the request, if one was."""
+        found = self._of_resource.get(_key(resource))
+        if found is not None:
+            self._append(*found)
+        return found is not None
 
     def add(self, resource: Any, found: Sequence[Described], code: ErrorCode, message: str | None) -> None:
         """The configs of one resource, or its error."""
@@ -50,7 +65,13 @@ class DescribedConfigs:
         if written_configs is None:
             whole = Fields(head, configs=tuple(map(self._result, configs)))
             written_configs = self._written[configs] = written(self._entity, whole)[len(prefix) :]
+        if code is ErrorCode.none:
+            self._of_resource[_key(resource)] = prefix, written_configs
+        self._append(prefix, written_configs)
+
+    def _append(self, prefix: bytes, written_configs: bytes) -> None:
         self._count += 1
+        self._size += len(prefix) + len(written_configs)
         self._parts += (prefix, written_configs)
 
     def parts(self) -> list[bytes]:
@@ -79,3 +100,7 @@ class DescribedConfigs:
             "documentation": config.doc if self._request.include_documentation else None,
         }
         return DescribeConfigsResourceResult(**values)
+
+
+def _key(resource: Any) -> Hashable:
+    return resource.resource_type, resource.resource_name, frozenset(resource.configuration_keys or ())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tidegate.apis.call import BrokerContext
+from tidegate.apis.slices import in_slices
 from tidegate.cluster import audit
 from tidegate.cluster.audit import Actor
 from tidegate.diagnosis.formatting import COMMAND, counted, listed
@@ -51,7 +52,7 @@ async def plan_reset(context: BrokerContext, actor: Actor, org: str, wanted: Res
         "group": wanted.group_id,
         "exists": members is not None,
         "allowed": wanted.fence or not members,
-        "moves": [one.as_row() for one in moves],
+        "moves": [one.as_row() async for one in in_slices(moves)],
         "members": [
             {
                 "member_id": member.member_id,
@@ -75,8 +76,9 @@ async def reset(
     await _no_share_group(context, context.store.group_keys(org, wanted.group_id))
     own_id, was = await asyncio.gather(_own_id(context, org, wanted.group_id), _metadata(context, org, wanted.group_id))
     planned = await _planned(context, org, wanted)
-    moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) for one in planned]
-    before = [(*one.place, one.before, one.after, was.get(one.place, "")) for one in moves]
+    moves = [replace(one, metadata=wanted.metadata.get(one.place, "")) async for one in in_slices(planned)]
+    before = [(*one.place, one.before, one.after, was.get(one.place, "")) async for one in in_slices(moves)]
+    rows = [one.as_row() async for one in in_slices(moves)]
     undo = moved_back(org, wanted.group_id, own_id, before)
     arguments = {"group": wanted.group_id, "partitions": len(moves), "fence": wanted.fence}
     async with begin(context, actor, action, org, undo, **arguments) as entry:
@@ -90,7 +92,7 @@ async def reset(
             "complete": True,
             "undoable": entry.undoable,
             "removed": removed,
-            "moves": [one.as_row() for one in moves],
+            "moves": rows,
         }
 
 
@@ -100,7 +102,7 @@ async def _move(context: BrokerContext, actor: Actor, org: str, wanted: Reset, m
     who = f"{COMMAND}@{actor.name}"
     topics = {name: await context.catalog.find(org, name) for name in {move.topic for move in moves}}
     targets = []
-    for move in moves:
+    async for move in in_slices(moves):
         topic = topics[move.topic]
         if topic is None:
             raise Problem(409, f"Topic {move.topic} was deleted meanwhile; nothing was changed.")
@@ -185,8 +187,11 @@ async def _own_id(context: BrokerContext, org: str, group_id: str) -> str:
 async def _metadata(context: BrokerContext, org: str, group_id: str) -> dict[TopicPartition, str]:
     """Metadata of the group's commits, where present."""
     stored = await context.store.read("HGETALL", context.store.group_keys(org, group_id).offsets)
-    entries = {split_field(name.decode()): parse_entry(value) for name, value in stored.items() if name != _UNSTABLE}
-    return {place: entry.metadata for place, entry in entries.items() if entry.metadata}
+    return {
+        split_field(name.decode()): metadata
+        async for name, value in in_slices(stored.items())
+        if name != _UNSTABLE and (metadata := parse_entry(value).metadata)
+    }
 
 
 async def _planned(context: BrokerContext, org: str, wanted: Reset) -> list[Move]:

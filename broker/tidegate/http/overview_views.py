@@ -26,7 +26,7 @@ async def overview(context: BrokerContext, org: str) -> dict[str, Any]:
     (views, left_out), live, server = await asyncio.gather(
         group_views.view_first(context, org, GROUPS_MAX), brokers(context), redis(context)
     )
-    groups = [group_views.listed(one) for one in views]
+    groups = await group_views.all_listed(views)
     groups.sort(key=lambda one: (_WORST_FIRST[one["severity"]], -one["lag"], one["group"]))
     live.sort(key=lambda one: (one["state"] == "serving", one["node_id"]))
     return {

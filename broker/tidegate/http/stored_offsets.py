@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.apis.call import BrokerContext
+from tidegate.apis.slices import in_slices
 from tidegate.errors import UnknownTopicOrPartition
 from tidegate.groups.offsets import parse_entry, split_field
 from tidegate.groups.reset_plan import EARLIEST, LATEST, Partitions, TopicPartition
@@ -28,10 +29,13 @@ class StoredOffsets:
         stored = await self.context.store.read("HGETALL", self.context.store.group_keys(self.org, group_id).offsets)
         await self.context.catalog.refresh()
         found = {}
-        for name, value in stored.items():
-            place, entry = split_field(name.decode()), parse_entry(value)
+        async for name, value in in_slices(stored.items()):
+            place = split_field(name.decode())
             topic = await self.context.catalog.find(self.org, place[0])
-            if topic is not None and entry.topic_id in ("", topic.topic_hex):
+            if topic is None:
+                continue
+            entry = parse_entry(value)
+            if entry.topic_id in ("", topic.topic_hex):
                 found[place] = entry.offset
         return found
 

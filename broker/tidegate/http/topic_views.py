@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final
 
 from tidegate.apis.call import BrokerContext
+from tidegate.apis.slices import each, in_slices
 from tidegate.cluster.placement import leader_of
 from tidegate.errors import KafkaError, UnknownTopicOrPartition
 from tidegate.groups import directory
@@ -21,11 +22,11 @@ PARTITIONS_MAX: Final = 1_000
 _COMMITS_MAX: Final = 200_000
 """Maximum committed offsets read to find a topic's groups: number of groups times number of partitions."""
 _AT_ONCE: Final = 32
+"""Partitions that are read concurrently: a large topic must not saturate the connection to Redis."""
+_GROUPS_AT_ONCE: Final = 4
+"""Groups that are read concurrently, with up to `PARTITIONS_MAX` commits each: 3 ms."""
 _SOURCES: Final = {Source.TOPIC: "topic", Source.DEFAULT: "default"}
 """Every other source is the broker: its settings, or its configs that were set at run time."""
-
-Item = TypeVar("Item")
-Found = TypeVar("Found")
 
 
 async def topics(
@@ -34,21 +35,30 @@ async def topics(
     """An organisation's topics after `after`, in order of name. Raises StoreUnavailable."""
     await context.catalog.refresh()
     listed = [topic for topic in context.catalog.topics(org) if topic.name > after][:count_max]
-    held = await _some_at_once(listed, lambda topic: _held(context, topic))
+    sizes: dict[str, list[int]] = {topic.name: [0, 0] for topic in listed}
+
+    async def add(topic: Topic, index: int) -> None:
+        size, batches = await _size(context, topic, index)
+        of_topic = sizes[topic.name]
+        of_topic[0] += size
+        of_topic[1] += batches
+
+    places = ((topic, index) for topic in listed for index in range(topic.partition_count))
+    await each(places, lambda place: add(*place), _AT_ONCE)
     return [
         {
             "topic": topic.name,
             "id": str(topic.topic_id),
             "partition_count": topic.partition_count,
-            "bytes": sum(size for size, _ in sizes),
-            "batches": sum(batches for _, batches in sizes),
+            "bytes": sizes[topic.name][0],
+            "batches": sizes[topic.name][1],
             "cleanup_policy": ",".join(sorted(topic.config.cleanup_policy)),
             "retention_ms": topic.config.retention_ms,
             "retention_bytes": topic.config.retention_bytes,
             "tiered": topic.config.remote_storage,
             "configs_set": len(topic.overrides),
         }
-        for topic, sizes in zip(listed, held, strict=True)
+        async for topic in in_slices(listed)
     ]
 
 
@@ -65,7 +75,8 @@ async def topic(
         raise UnknownTopicOrPartition(f"there is no topic {name}")
     indexes = range(first, min(first + count_max, found.partition_count))
     held, partitions = await asyncio.gather(
-        _held(context, found), _some_at_once(indexes, lambda index: _offsets(context, found, index))
+        each(range(found.partition_count), lambda index: _size(context, found, index), _AT_ONCE),
+        each(indexes, lambda index: _offsets(context, found, index), _AT_ONCE),
     )
     for partition in partitions:
         partition["bytes"], partition["batches"] = held[partition["partition"]]
@@ -92,15 +103,11 @@ async def topic(
     }
 
 
-async def _held(context: BrokerContext, topic: Topic) -> list[tuple[int, int]]:
-    """Bytes and batches of each partition in Redis, from the brokers' estimates."""
-
-    async def read(index: int) -> tuple[int, int]:
-        meta = context.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
-        size, batches = await context.store.read("HMGET", meta, "bytes", "batches")
-        return max(int(size or 0), 0), max(int(batches or 0), 0)
-
-    return await _some_at_once(range(topic.partition_count), read)
+async def _size(context: BrokerContext, topic: Topic, index: int) -> tuple[int, int]:
+    """Bytes and batches of a partition in Redis, from the brokers' estimates."""
+    meta = context.store.log_keys(topic.org, topic.name, index, topic.topic_hex).meta
+    size, batches = await context.store.read("HMGET", meta, "bytes", "batches")
+    return max(int(size or 0), 0), max(int(batches or 0), 0)
 
 
 async def _offsets(context: BrokerContext, topic: Topic, index: int) -> dict[str, Any]:
@@ -158,16 +165,5 @@ async def _groups(
             "lag": None if None in lags else sum(lag or 0 for lag in lags),
         }
 
-    found = await _some_at_once(listed[:groups_max], ask)
+    found = await each(listed[:groups_max], ask, _GROUPS_AT_ONCE)
     return [one for one in found if one is not None], max(len(listed) - groups_max, 0)
-
-
-async def _some_at_once(items: Iterable[Item], work: Callable[[Item], Awaitable[Found]]) -> list[Found]:
-    """The results in order, with bounded concurrency: a large topic must not saturate the connection to Redis."""
-    gate = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: Item) -> Found:
-        async with gate:
-            return await work(item)
-
-    return list(await asyncio.gather(*map(one, items)))

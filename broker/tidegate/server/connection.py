@@ -34,6 +34,7 @@ from tidegate.server.request_memory import RequestMemory
 from tidegate.server.routes import find_route
 from tidegate.server.stalls import take_late
 from tidegate.server.sweeping import ConnectionState
+from tidegate.server.tls_transport import OverTls
 from tidegate.telemetry.metrics import metrics
 
 logger = structlog.get_logger()
@@ -43,7 +44,7 @@ _HEADER_SIZE: Final = headers.FIXED.size
 _AT_ONCE: Final = range(FRAMES_AT_ONCE)
 
 
-class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
+class Connection(OverTls, Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
     identified_on_accept = True
     """Whether the client's organisation is known when the connection is accepted."""
 
@@ -79,7 +80,7 @@ class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set socket options and register the connection, or refuse it above `connections_max`."""
-        self.transport = transport
+        self.transport = self.encrypting(transport)
         if not self.server.admit(self):
             self.closed = True
             self.transport.abort()
@@ -120,15 +121,13 @@ class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
             self._paused = False
             self._take_frames()
         self._ended = True
+        self.discard_unencrypted()
         return False
-
-    def pause_writing(self) -> None:
-        """The write buffer is above its high-water mark: stop reading from this client."""
-        self.blocked |= BLOCKED_ON_WRITE
-        self._pause()
 
     def resume_writing(self) -> None:
         """The write buffer is below its low-water mark: start queued requests, resume reading."""
+        if self.tls is not None and self.tls.on_resume():
+            return
         self.blocked &= ~BLOCKED_ON_WRITE
         self.last_active_s = perf_counter()
         self._start_queued()
@@ -137,6 +136,7 @@ class Connection(Muting, RequestMemory, ReadingOn, asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel waits; running handlers finish without a reply."""
         self.server.forget(self)
+        self.discard_unencrypted()
         if self.closed:
             return
         self.closed = self._ended = True

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from bench.frames import decode_body
+from tidegate.apis import configs, described_configs
 from tidegate.apis.described_configs import DescribedConfigs
 from tidegate.protocol.versions import Fields
 from tidegate.topics.config_keys import ConfigType
@@ -70,3 +74,45 @@ def test_described_configs_without_a_resource() -> None:
     for version in (3, 4):
         body = b"".join(DescribedConfigs(version, REQUEST).parts())
         assert decode_body(32, version, body).results == ()
+
+
+async def described_by(call: Any, resources: list[Any]) -> tuple[list[bytes], Any]:
+    request: Any = Fields(REQUEST, resources=resources)
+    parts: Any = await configs.describe_configs(call, request)
+    return parts, decode_body(32, 4, b"".join(parts)).results
+
+
+async def test_describe_configs_resource_named_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    async def configs_of(call: Any, one: Any) -> list[Described]:
+        reads.append(one.resource_name)
+        return described(one.resource_name)
+
+    monkeypatch.setattr(configs, "_configs_of", configs_of)
+    call: Any = SimpleNamespace(version=4)
+    wanted = [resource("g"), resource("h"), resource("g"), resource("g", "b"), resource("g")]
+
+    parts, results = await described_by(call, wanted)
+
+    assert reads == ["g", "h", "g"]
+    assert [one.resource_name for one in results] == ["g", "h", "g", "g", "g"]
+    assert results[0] == results[2] == results[4] != results[3]
+    assert len({id(part) for part in parts}) < len(parts)
+
+
+async def test_describe_configs_beyond_the_bytes_of_an_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def configs_of(call: Any, one: Any) -> list[Described]:
+        return described("5" * 1_000)
+
+    monkeypatch.setattr(configs, "_configs_of", configs_of)
+    monkeypatch.setattr(described_configs, "ANSWER_BYTES_MAX", 20_000)
+    call: Any = SimpleNamespace(version=4)
+
+    parts, results = await described_by(call, [resource(f"g-{number % 50}") for number in range(100)])
+
+    answered = [one for one in results if one.error_code is ErrorCode.none]
+    assert 5 < len(answered) < 20 and results[: len(answered)] == tuple(answered)
+    assert {one.error_code for one in results[len(answered) :]} == {ErrorCode.request_timed_out}
+    assert [one.resource_name for one in results] == [f"g-{number % 50}" for number in range(100)]
+    assert sum(map(len, parts)) < 20_000 + 3_000 + 100 * 100

@@ -50,7 +50,7 @@ class TrimmedPartition(Model):
 class Trim(Model):
     """The records of a topic to delete."""
 
-    partitions: list[TrimmedPartition] = Field(min_length=1, max_length=1_000)
+    partitions: list[TrimmedPartition] = Field(min_length=1, max_length=1_000, fail_fast=True)
 
 
 class LogStart(Model):

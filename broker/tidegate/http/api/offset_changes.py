@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from tidegate.groups.reset_plan import Choice, Move
 from tidegate.http import offset_actions
-from tidegate.http.api.endpoint import Asked, endpoint
+from tidegate.http.api.endpoint import RESET_LIMIT, Asked, endpoint
 from tidegate.http.models.base import Model, Nothing, OfOrg, fields_of
 
 _WAYS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration", "offsets")
@@ -35,8 +35,8 @@ class OffsetReset(Model):
     shift_by: int | None = None
     to_datetime: str | None = Field(default=None, description="ISO 8601, UTC without an offset")
     by_duration: str | None = Field(default=None, description="ISO 8601: P7D, PT1H30M")
-    offsets: list[WantedOffset] | None = Field(default=None, min_length=1, max_length=50_000)
-    topics: list[str] = Field(default_factory=list)
+    offsets: list[WantedOffset] | None = Field(default=None, min_length=1, max_length=50_000, fail_fast=True)
+    topics: list[str] = Field(default_factory=list, fail_fast=True)
     all_topics: bool = False
     fence: bool = Field(default=False, description="remove all members in the same step; live members rejoin")
 
@@ -100,14 +100,22 @@ class Fence(Nothing):
     fence: bool = False
 
 
-@endpoint("POST", "/groups/{group}/offsets/plan", OffsetPlan, query=OfOrg, body=OffsetReset)
+@endpoint("POST", "/groups/{group}/offsets/plan", OffsetPlan, query=OfOrg, body=OffsetReset, body_limit=RESET_LIMIT)
 async def plan_offset_reset(asked: Asked) -> dict[str, Any]:
     """Plan a reset of offsets; nothing is changed."""
     wanted = asked.body.wanted(asked.names["group"])
     return await offset_actions.plan_reset(asked.context, asked.actor, asked.query.org, wanted)
 
 
-@endpoint("POST", "/groups/{group}/offsets/reset", OffsetsMoved, query=OfOrg, body=OffsetReset, fails=(409,))
+@endpoint(
+    "POST",
+    "/groups/{group}/offsets/reset",
+    OffsetsMoved,
+    query=OfOrg,
+    body=OffsetReset,
+    fails=(409,),
+    body_limit=RESET_LIMIT,
+)
 async def reset_offsets(asked: Asked) -> dict[str, Any]:
     """Move a group's offsets; `action_id` undoes it. `fence` removes the members in the same step."""
     wanted = asked.body.wanted(asked.names["group"])

@@ -18,13 +18,14 @@ _FAILURES: Final = {
     403: "Not with this role, from this page, or not on this cluster.",
     404: "There is no such thing.",
     409: "Not in the state that it is in.",
+    413: "The body is too large.",
     415: "The body is not JSON.",
     421: "Asked under a name that is not allowed.",
     429: "Too many wrong secrets from this address.",
     503: "Redis does not answer, the group changes, or the request waited in a broker that stood still; try again.",
 }
 _ALWAYS: Final = (400, 401, 421, 429, 503)
-_OF_CHANGES: Final = (403, 415)
+_OF_CHANGES: Final = (403, 413, 415)
 _REF: Final = "#/components/schemas/{model}"
 _PROBLEM: Final = {
     "type": "object",

@@ -42,7 +42,7 @@ class QuotaChange(Model):
 class QuotaChanges(Model):
     """Changes made in one step."""
 
-    changes: list[QuotaChange] = Field(min_length=1, max_length=CHANGES_MAX)
+    changes: list[QuotaChange] = Field(min_length=1, max_length=CHANGES_MAX, fail_fast=True)
 
 
 @endpoint("GET", "/quotas", QuotaList, query=OfOrg)

@@ -67,7 +67,7 @@ async def list_groups(asked: Asked) -> dict[str, Any]:
     """Groups with their problems."""
     org, after, limit = asked.query.org, asked.query.after, asked.query.limit
     found, behind = await group_views.view_page(asked.context, org, after, limit)
-    return {"groups": [group_views.listed(one) for one in found], "next": behind}
+    return {"groups": await group_views.all_listed(found), "next": behind}
 
 
 @endpoint("GET", "/groups/{group}", group_models.Group, query=OfOrg, fails=(404,))

@@ -60,13 +60,15 @@ async def group_rows(console: Console, org: str) -> tuple[list[Row], int]:
         group_views.view_first(console.context, org, GROUPS_MAX), console.trend.read(store)
     )
     refs = [store.stored_group_keys(org, one.snapshot.group_id).ref for one in views]
-    return [_row(one, console.trend.of(ref)) for one, ref in zip(views, refs, strict=True)], left_out
+    groups = await group_views.all_listed(views)
+    rows = [_row(one, of, console.trend.of(ref)) for one, of, ref in zip(views, groups, refs, strict=True)]
+    return rows, left_out
 
 
-def _row(found: group_views.GroupView, trend: Sequence[Lag]) -> Row:
+def _row(found: group_views.GroupView, listed: Row, trend: Sequence[Lag]) -> Row:
     snapshot, worst = found.snapshot, found.findings[0] if found.findings else None
     return {
-        **group_views.listed(found),
+        **listed,
         "sentence": worst.sentence if worst is not None and worst.severity else "",
         "state_for_ms": snapshot.now_ms - snapshot.state_since_ms,
         "missing": sum(member.phase == "missing" for member in snapshot.members),
