@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from tidegate.apis.call import Call
 from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each, in_slices
+from tidegate.apis.slices import Slices, each, in_slices
 from tidegate.errors import (
     InvalidTopic,
     KafkaError,
@@ -62,9 +62,10 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
     Topics and high watermarks are those before the first deletion: the last one can be minutes later.
     """
     named = await topics_of(call, dict.fromkeys(asked.name for asked in request.topics))
-    ends = [await _high_watermarks(call, named[asked.name], asked) for asked in request.topics]
+    slices = Slices()
+    ends = [await _high_watermarks(call, named[asked.name], asked) async for asked in slices.of(request.topics)]
     topics = []
-    for asked, its_ends in zip(request.topics, ends, strict=True):
+    async for asked, its_ends in slices.of(zip(request.topics, ends, strict=True)):
         results = await each(
             asked.partitions, partial(_result, call, named[asked.name], asked.name, its_ends), _AT_ONCE
         )

@@ -197,16 +197,12 @@ async def offset_delete(call: Call, request: OffsetDeleteRequest) -> OffsetDelet
     batches = batches_of(request.topics, "partitions")
     results: list[tuple[str, list[OffsetDeleteResponsePartition]]] = []
     for topics in chain([next(batches, [])], batches):  # a request for nothing fails as the group does
-        call.refuse_if_gone()
         results += await _delete_offsets(call, keys, topics)
-    return OffsetDeleteResponse(
-        error_code=ErrorCode.none,
-        throttle_time=NO_TIME,
-        topics=tuple(
-            OffsetDeleteResponseTopic(name=TopicName(name), partitions=tuple(partitions))
-            for name, partitions in join_topics(results)
-        ),
-    )
+    joined = [
+        OffsetDeleteResponseTopic(name=TopicName(name), partitions=tuple(partitions))
+        async for name, partitions in in_slices(join_topics(results))
+    ]
+    return OffsetDeleteResponse(error_code=ErrorCode.none, throttle_time=NO_TIME, topics=tuple(joined))
 
 
 async def _delete_offsets(

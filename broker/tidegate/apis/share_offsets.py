@@ -13,7 +13,7 @@ from tidegate.apis import group_creation
 from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.registry import api
-from tidegate.apis.slices import SLICE, each, in_slices
+from tidegate.apis.slices import SLICE, Slices, each, in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.errors import (
     GroupIdNotFound,
@@ -92,26 +92,26 @@ async def _describe(call: Call, group: DescribeShareGroupOffsetsRequestGroup) ->
     known = await partitions_of(call.store, keys)
     if group.topics is None:
         wanted: dict[str, list[int]] = {}
-        for partition, name in known.items():
+        async for partition, name in in_slices(known.items()):
             wanted.setdefault(name, []).append(partition.index)
     else:
         wanted = {topic.topic_name: list(topic.partitions) for topic in group.topics}
-    topics = [await _describe_topic(call, keys, name, indexes) for name, indexes in wanted.items()]
-    shown = tuple(topic for topic in topics if topic is not None)
-    return Fields(group_id=group.group_id, topics=shown, error_code=ErrorCode.none, error_message=None)
+    slices = Slices()
+    topics = [await _describe_topic(call, keys, slices, *one) async for one in slices.of(wanted.items())]
+    return Fields(group_id=group.group_id, topics=tuple(topics), error_code=ErrorCode.none, error_message=None)
 
 
 def _undescribed(group: DescribeShareGroupOffsetsRequestGroup, error: KafkaError) -> Any:
     return Fields(group_id=group.group_id, topics=(), error_code=error.code, error_message=error.message)
 
 
-async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Sequence[int]) -> Any:
+async def _describe_topic(call: Call, keys: GroupKeys, slices: Slices, name: str, indexes: Sequence[int]) -> Any:
     """One topic. A partition without a start offset, or that does not exist, has -1, which is not an error."""
     if not may(call, Operation.DESCRIBE, name):
-        return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.topic_authorization_failed)
+        return await _described(slices, name, _NO_ID, indexes, {}, {}, ErrorCode.topic_authorization_failed)
     topic = await call.context.catalog.find(call.org, name)
     if topic is None:
-        return _described(name, _NO_ID, indexes, {}, {}, ErrorCode.none)
+        return await _described(slices, name, _NO_ID, indexes, {}, {}, ErrorCode.none)
     present = [index for index in dict.fromkeys(indexes) if 0 <= index < topic.partition_count]
     found: dict[int, Progress] = {}
     ends: dict[int, int] = {}
@@ -125,10 +125,11 @@ async def _describe_topic(call: Call, keys: GroupKeys, name: str, indexes: Seque
         partitions = [SharePartition(topic.topic_id, index) for index in part]
         found |= zip(part, await call.context.shares.records.progress(keys, partitions), strict=True)
         await each(part, read_end, _AT_ONCE)
-    return _described(name, topic.topic_id, indexes, found, ends, ErrorCode.none)
+    return await _described(slices, name, topic.topic_id, indexes, found, ends, ErrorCode.none)
 
 
-def _described(
+async def _described(
+    slices: Slices,
     name: str,
     topic_id: UUID,
     indexes: Sequence[int],
@@ -136,7 +137,7 @@ def _described(
     ends: Mapping[int, int],
     code: ErrorCode,
 ) -> Any:
-    partitions = tuple(
+    partitions = [
         Fields(
             partition_index=index,
             start_offset=found[index].start if index in ends else NO_OFFSET,
@@ -145,9 +146,9 @@ def _described(
             error_code=code,
             error_message=None,
         )
-        for index in indexes
-    )
-    return Fields(topic_name=name, topic_id=topic_id, partitions=partitions)
+        async for index in slices.of(indexes)
+    ]
+    return Fields(topic_name=name, topic_id=topic_id, partitions=tuple(partitions))
 
 
 # -- AlterShareGroupOffsets
@@ -163,11 +164,11 @@ async def alter_offsets(call: Call, request: AlterShareGroupOffsetsRequest) -> A
     await _expire(call, keys)
     changes: dict[SharePartition, tuple[str, int]] = {}
     altered: dict[UUID, Topic] = {}
-    responses = []
-    for topic in request.topics:
+    responses, slices = [], Slices()
+    async for topic in slices.of(request.topics):
         found, error = await _found(call, topic.topic_name)
         results = []
-        async for one in in_slices(topic.partitions):
+        async for one in slices.of(topic.partitions):
             failure = error
             if found is not None and not 0 <= one.partition_index < found.partition_count:
                 failure = UnknownTopicOrPartition()
@@ -229,15 +230,16 @@ async def delete_offsets(call: Call, request: DeleteShareGroupOffsetsRequest) ->
     if not await offsets.is_share_group(call.store, keys):
         raise GroupIdNotFound
     await _expire(call, keys)
-    known = await partitions_of(call.store, keys)
-    removed: list[SharePartition] = []
+    removed_topics: set[UUID] = set()
     responses = []
-    for topic in request.topics:
+    async for topic in in_slices(request.topics):
         found, error = await _found(call, topic.topic_name)
         if found is not None:
-            removed += [partition for partition in known if partition.topic_id == found.topic_id]
+            removed_topics.add(found.topic_id)
         topic_id = _NO_ID if found is None else found.topic_id
         responses.append(_result(error, topic_name=topic.topic_name, topic_id=topic_id))
+    known = await partitions_of(call.store, keys)
+    removed = [partition async for partition in in_slices(known) if partition.topic_id in removed_topics]
     await offsets.remove_partitions(
         call.store, keys, removed, must_be_empty=True, lease_ends_ms=partial(_lease_ends_ms, call)
     )

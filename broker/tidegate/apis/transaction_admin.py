@@ -15,7 +15,7 @@ from tidegate.apis.bounded_answers import each_once
 from tidegate.apis.call import Call
 from tidegate.apis.named_topics import NamedTopic, as_now, topics_of
 from tidegate.apis.registry import api
-from tidegate.apis.slices import each, in_slices
+from tidegate.apis.slices import Slices, each, in_slices
 from tidegate.apis.topic_rights import may
 from tidegate.apis.transactions import code_of, keys_of
 from tidegate.cluster.placement import coordinator_of
@@ -154,11 +154,16 @@ def _undescribed(transactional_id: str, error: KafkaError) -> Any:
 @api(ApiKey.DESCRIBE_PRODUCERS, first=0, last=0, answers_large=True, error=error_responses.describe_producers)
 async def describe_producers(call: Call, request: DescribeProducersRequest) -> Any:
     """The idempotent and transactional producers of partitions, with their open transactions."""
-    places = [(asked.name, index) for asked in request.topics for index in asked.partition_indexes]
+    slices = Slices()
+    places = [
+        (asked.name, index)
+        async for asked in slices.of(request.topics)
+        async for index in slices.of(asked.partition_indexes)
+    ]
     found = iter(await each_once(places, partial(_producers, call), _without_producers, beyond=NotLeaderOrFollower))
     topics = [
         Fields(name=asked.name, partitions=tuple(islice(found, len(asked.partition_indexes))))
-        for asked in request.topics
+        async for asked in slices.of(request.topics)
     ]
     return Fields(throttle_time=NO_TIME, topics=tuple(topics))
 
