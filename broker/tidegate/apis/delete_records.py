@@ -61,8 +61,8 @@ async def delete_records(call: Call, request: DeleteRecordsRequest) -> DeleteRec
 
     Topics and high watermarks are those before the first deletion: the last one can be minutes later.
     """
-    named = await topics_of(call, dict.fromkeys(asked.name for asked in request.topics))
     slices = Slices()
+    named = await topics_of(call, {asked.name: None async for asked in slices.of(request.topics)})
     ends = [await _high_watermarks(call, named[asked.name], asked) async for asked in slices.of(request.topics)]
     topics = []
     async for asked, its_ends in slices.of(zip(request.topics, ends, strict=True)):

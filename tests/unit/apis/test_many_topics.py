@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -16,11 +17,13 @@ from tests.support.rounds import Rounds, counted_rounds
 from tests.unit.apis.test_listings import MANY, MOST, noted, walked
 from tidegate.apis import (
     cluster_admin,
+    delete_records,
     log_dirs,
     partition_admin,
     positions,
     positions_v0,
     registry,
+    transaction_admin,
     transactional_offsets,
     transactions,
 )
@@ -42,6 +45,7 @@ class Asked:
     partition_index: int = ABSENT
     partition: int = ABSENT
     timestamp: int = -1
+    offset: int = 7
     current_leader_epoch: int = -1
     leader_epoch: int = 0
     max_num_offsets: int = 1
@@ -66,18 +70,24 @@ def called(rounds: Rounds, version: int) -> Any:
 
     info = SimpleNamespace(node_id=1, endpoint=lambda _: ("h", 9092))
     lease = SimpleNamespace(ends_ms=0, shown=lambda _: [info], nameable=lambda _: [info], shown_node_id=lambda _: 2)
-    catalog = SimpleNamespace(get=get, find=find, refresh=refresh)
+    catalog = SimpleNamespace(get=get, find=find, refresh=refresh, by_id=lambda *_: get("default", "t"))
     client = SimpleNamespace(listener="", closed=False)
     store = SimpleNamespace(clock=RedisClock())
-    context = SimpleNamespace(catalog=catalog, broker_lease=lease, transactions=None)
-    return SimpleNamespace(context=context, client=client, store=store, org="default", version=version)
+    logs = SimpleNamespace(durability=SimpleNamespace(confirmed=nullcontext))
+    context = SimpleNamespace(catalog=catalog, broker_lease=lease, transactions=None, logs=logs)
+    return SimpleNamespace(
+        context=context, client=client, store=store, org="default", version=version, refuse_if_gone=lambda: None
+    )
 
 
 def of_topics(rounds: Rounds, of_each: int, partition: Any = Asked()) -> Any:
     """Topics by every name that an API has for one, with so many partitions each."""
     names = (f"t-{number}" for number in range(MANY))
     topics = [Fields(name=one, topic=one, topic_name=one, topic_id=None) for one in names]
-    return walked(rounds, *(Fields(one, partitions=walked(rounds, *[partition] * of_each)) for one in topics))
+    parts = (walked(rounds, *[partition] * of_each) for _ in topics)
+    return walked(
+        rounds, *(Fields(one, partitions=its, partition_indexes=its) for one, its in zip(topics, parts, strict=True))
+    )
 
 
 def of_indexes(rounds: Rounds, of_each: int) -> Any:
@@ -125,6 +135,8 @@ ROWS: Final = [
     Row(ApiKey.DESCRIBE_LOG_DIRS, 5, "topics", partial(of_topics, partition=0), log_dirs, "_leads"),
     Row(ApiKey.ALTER_REPLICA_LOG_DIRS, 2, "dirs", of_dirs, log_dirs, "AlterReplicaLogDirTopicResult"),
     Row(ApiKey.UPDATE_FEATURES, 1, "feature_updates", of_features, cluster_admin, "_check_feature"),
+    Row(ApiKey.DELETE_RECORDS, 2, "topics", of_topics, delete_records, "DeleteRecordsTopicResult"),
+    Row(ApiKey.DESCRIBE_PRODUCERS, 0, "topics", of_indexes, transaction_admin, "Fields"),
     Row(ApiKey.DESCRIBE_QUORUM, 2, "topics", of_topics, cluster_admin, "TopicData"),
 ]
 
