@@ -14,6 +14,7 @@ from tests.support.log_broker import Connection
 from tests.support.shares import ACCEPT, ShareWorld, code
 from tidegate.groups.share import offsets
 from tidegate.groups.share.partitions import partitions_of
+from tidegate.groups.share.sessions import SharePartition
 from tidegate.store.scripts import Script
 from tidegate.store.store import Store
 
@@ -177,6 +178,23 @@ async def test_scenario_51_delete_offsets(shares: ShareWorld) -> None:
     assert await described(shares) == []
     await a.join()
     assert await a.fetch() == "0-1x1"
+
+
+async def test_offsets_of_a_topic_named_many_times_are_deleted_once(
+    shares: ShareWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await altered(shares, ("t1", 0, 5)) == "NONE"
+    removed: list[SharePartition] = []
+
+    async def counted(store: Any, keys: Any, partitions: Any, **_: Any) -> None:
+        removed.extend(partitions)
+
+    monkeypatch.setattr(offsets, "remove_partitions", counted)
+    topics = [{"topic_name": "t1"}] * 300
+    answer = await admin(shares).ask(request(DELETE, 0, group_id="jobs", topics=topics))
+
+    assert [one.error_code for one in answer.responses] == [ErrorCode.none] * 300
+    assert removed == list(dict.fromkeys(removed)) != []
 
 
 async def test_scenario_6_delete_the_group(shares: ShareWorld) -> None:
