@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
+from tidegate.apis.slices import SLICE
 from tidegate.http.access import ACTOR
 from tidegate.http.api import endpoint
 from tidegate.http.api.changes import Trim
@@ -116,3 +117,37 @@ def test_wrong_elements_are_reported_up_to_the_first() -> None:
         with pytest.raises(ValueError) as refused:
             model.model_validate({name: [wrong] * 900})
         assert len(refused.value.errors()) <= 3  # type: ignore[attr-defined]
+
+
+async def reset_with(offsets: list[Any]) -> tuple[int, str]:
+    async with serving([]) as client:
+        data = BytesIO(json.dumps({"offsets": offsets}).encode())
+        headers = {"Content-Type": "application/json"}
+        answer = await client.post("/api/v1/groups/g/offsets/reset", data=data, headers=headers)
+        return answer.status, await answer.text()
+
+
+async def test_offsets_are_validated_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    validated, validate = list[int](), endpoint._taken
+
+    def taken(model: Any, values: Any, *more: Any) -> Any:
+        validated.append(len(values.get("offsets", ())))
+        return validate(model, values, *more)
+
+    monkeypatch.setattr(endpoint, "_taken", taken)
+
+    assert await reset_with(OFFSETS) == (204, "")
+
+    assert max(validated) <= SLICE and sum(validated) == len(OFFSETS)
+
+
+async def test_wrong_offset_among_many_is_named_by_its_place() -> None:
+    status, text = await reset_with([*OFFSETS[:1_234], {"topic": "orders", "partition": -1, "offset": 0}])
+
+    assert status == 400 and "body.offsets.1234.partition" in text
+
+
+async def test_more_offsets_than_one_request_may_have_are_refused() -> None:
+    status, text = await reset_with([*OFFSETS, OFFSETS[0]])
+
+    assert status == 400 and "body.offsets: at most 50000 items" in text

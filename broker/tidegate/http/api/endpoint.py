@@ -13,6 +13,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from tidegate.apis.call import BrokerContext
+from tidegate.apis.slices import SLICE, pause
 from tidegate.cluster.audit import Actor
 from tidegate.http.access import ACTOR
 from tidegate.http.models.base import Model, Nothing
@@ -37,10 +38,10 @@ class BodyLimit:
     bytes_max: int = 512 << 10
     values_max: int = 10_000
     """Values and commas: 1,000 partitions or quotas, with their fields, fit."""
+    sliced: str = ""
+    """A list that is validated in slices, 2 ms each, and has at most `items_max` elements."""
+    items_max: int = 0
 
-
-RESET_LIMIT: Final = BodyLimit(BODY_BYTES_MAX, 250_000)
-"""Fits a reset of 50,000 partitions."""
 
 Query = TypeVar("Query", bound=Model)
 Body = TypeVar("Body", bound=Model)
@@ -98,7 +99,11 @@ class Endpoint:
 
     async def _run(self, request: web.Request) -> web.Response:
         query = _taken(self.query, dict(request.query), "query")
-        body = _taken(self.body, await _read(request, self.body_limit), "body") if self.body is not None else None
+        body = (
+            await _body(self.body, await _read(request, self.body_limit), self.body_limit)
+            if self.body is not None
+            else None
+        )
         if body is not None:
             request[BODY] = body
         asked = Asked(request.config_dict[CONTEXT], request[ACTOR], request.match_info, query, body)
@@ -149,12 +154,30 @@ def _text(result: Any) -> str:
     return "".join(json.JSONEncoder().iterencode(result))
 
 
-def _taken(model: type[Model], values: Any, where: str) -> Model:
+async def _body(model: type[Model], values: Any, limit: BodyLimit) -> Model:
+    items = values.get(limit.sliced) if isinstance(values, dict) else None
+    if not isinstance(items, list) or len(items) <= SLICE:
+        return _taken(model, values, "body")
+    if len(items) > limit.items_max:
+        raise Problem(400, f"body.{limit.sliced}: at most {limit.items_max} items")
+    found: list[Any] = []
+    for first in range(0, len(items), SLICE):
+        taken = _taken(model, values | {limit.sliced: items[first : first + SLICE]}, "body", first)
+        found += getattr(taken, limit.sliced)
+        await pause()
+    return taken.model_copy(update={limit.sliced: found})
+
+
+def _taken(model: type[Model], values: Any, where: str, first: int = 0) -> Model:
+    """Validate; `first` is the index of a list's first element."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
         wrong = [
-            {"at": ".".join([where, *map(str, one["loc"])]), "detail": one["msg"].removeprefix("Value error, ")}
+            {
+                "at": ".".join([where, *(str(at + first if isinstance(at, int) else at) for at in one["loc"])]),
+                "detail": one["msg"].removeprefix("Value error, "),
+            }
             for one in error.errors()
         ]
         detail = "; ".join(f"{one['at']}: {one['detail']}" for one in wrong[:3])

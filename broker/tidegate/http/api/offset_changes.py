@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, model_validator
 
 from tidegate.groups.reset_plan import Choice, Move
 from tidegate.http import offset_actions
-from tidegate.http.api.endpoint import RESET_LIMIT, Asked, endpoint
+from tidegate.http.api.endpoint import BODY_BYTES_MAX, Asked, BodyLimit, endpoint
 from tidegate.http.models.base import Model, Nothing, OfOrg, fields_of
 
 _WAYS = ("to_earliest", "to_latest", "to_current", "to_offset", "shift_by", "to_datetime", "by_duration", "offsets")
+
+OFFSETS_MAX: Final = 50_000
+"""Offsets of one request."""
+_LIMIT: Final = BodyLimit(BODY_BYTES_MAX, 5 * OFFSETS_MAX, "offsets", OFFSETS_MAX)
 
 
 class WantedOffset(Model):
@@ -35,7 +39,7 @@ class OffsetReset(Model):
     shift_by: int | None = None
     to_datetime: str | None = Field(default=None, description="ISO 8601, UTC without an offset")
     by_duration: str | None = Field(default=None, description="ISO 8601: P7D, PT1H30M")
-    offsets: list[WantedOffset] | None = Field(default=None, min_length=1, max_length=50_000, fail_fast=True)
+    offsets: list[WantedOffset] | None = Field(default=None, min_length=1, max_length=OFFSETS_MAX, fail_fast=True)
     topics: list[str] = Field(default_factory=list, fail_fast=True)
     all_topics: bool = False
     fence: bool = Field(default=False, description="remove all members in the same step; live members rejoin")
@@ -100,7 +104,7 @@ class Fence(Nothing):
     fence: bool = False
 
 
-@endpoint("POST", "/groups/{group}/offsets/plan", OffsetPlan, query=OfOrg, body=OffsetReset, body_limit=RESET_LIMIT)
+@endpoint("POST", "/groups/{group}/offsets/plan", OffsetPlan, query=OfOrg, body=OffsetReset, body_limit=_LIMIT)
 async def plan_offset_reset(asked: Asked) -> dict[str, Any]:
     """Plan a reset of offsets; nothing is changed."""
     wanted = asked.body.wanted(asked.names["group"])
@@ -114,7 +118,7 @@ async def plan_offset_reset(asked: Asked) -> dict[str, Any]:
     query=OfOrg,
     body=OffsetReset,
     fails=(409,),
-    body_limit=RESET_LIMIT,
+    body_limit=_LIMIT,
 )
 async def reset_offsets(asked: Asked) -> dict[str, Any]:
     """Move a group's offsets; `action_id` undoes it. `fence` removes the members in the same step."""
