@@ -119,23 +119,24 @@ async def _describe(call: Call, group_id: GroupId) -> DescribedGroup:
         found = await directory.describe(call.store, keys, str(call.context.broker_lease.node_id))
     except GroupIdNotFound:
         return _absent(group_id, call.version)
+    members = [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata,
+            member_assignment=member.assignment,
+        )
+        async for member in in_slices(found.members)
+    ]
     return DescribedGroup(
         error_code=ErrorCode.none,
         group_id=group_id,
         group_state=found.state,
         protocol_type=found.protocol_type,
         protocol_data=found.protocol,
-        members=tuple(
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in found.members
-        ),
+        members=tuple(members),
     )
 
 

@@ -60,6 +60,7 @@ OWN_TASKS: Final = {
     "log/partition.py": "a task that is part of the log's state",
     "log/record_format/record_append.py": "a task that is part of the log's state",
     "server/dispatch.py": "the task of a request, which its connection cancels",
+    "server/pending_request.py": "the same, of a request that failed and has a large answer",
     "server/routes.py": "one task for each API, which callers await",
     "server/sweeping.py": "a second start has no effect",
     "server/tls_port.py": "the port serves while there is a task",
