@@ -13,11 +13,14 @@ from tests.scripts.test_classic_static import static
 from tests.scripts.test_classic_together import send
 from tests.support.built import build_broker
 from tests.support.groups import Peer, World, answer, refused
+from tests.support.whole_broker import WholeBroker
 from tidegate.apis import classic_groups
 from tidegate.errors import CoordinatorNotAvailable, StoreUnavailable
 from tidegate.groups import classic
 from tidegate.groups.model import JoinRequest
 from tidegate.groups.waiting import JOIN_GROUP
+from tidegate.settings import Settings
+from tidegate.store.store import Store
 
 NONE, NOT_AVAILABLE = 0, 15
 LATE = pytest.mark.parametrize("late_ms", [501, 8_000])
@@ -249,6 +252,21 @@ async def test_join_after_the_end_of_the_lease_changes_nothing(world: World) -> 
 
     built.lease.ends_ms = world.clock.now_ms + 1
     assert (await join()).generation == 2
+
+
+async def test_leave_after_the_end_of_the_lease_removes_nobody(settings: Settings, store: Store) -> None:
+    """By its instance id it would remove the member that has the instance since."""
+    whole = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
+    await whole.start()
+    member = whole.client()
+    await member.own("orders")
+    whole.context.broker_lease.ends_ms = 1
+
+    answered = await member.ask(member.leave_request())
+    members = await store.command("HKEYS", store.group_keys("default", "orders").members)
+    await whole.close()
+    assert answered.error_code == NOT_AVAILABLE
+    assert members == [member.member_id.encode()]
 
 
 async def test_join_in_a_script_that_failed_is_marked_when_it_is_sent_again(

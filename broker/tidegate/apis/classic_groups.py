@@ -223,8 +223,11 @@ async def leave_group(call: Call, request: LeaveGroupRequest) -> LeaveGroupRespo
     leaving = [
         Leaving(one.member_id, one.group_instance_id, one.reason or "") async for one in in_slices(request.members)
     ]
-    broker, host = call.context.waits.broker(), f"/{call.client.host}"
-    codes = await classic.leave(call.store, keys, leaving, broker, client_id=call.client_id or "", client_host=host)
+    broker, who, host = call.context.waits.broker(), call.client_id or "", f"/{call.client.host}"
+    lease_ends_ms = call.context.broker_lease.ends_ms
+    codes = await classic.leave(
+        call.store, keys, leaving, broker, client_id=who, client_host=host, lease_ends_ms=lease_ends_ms
+    )
     call.context.heartbeats.snapshots.discard(keys)  # ahead of the message about it
     if set(codes) == {ErrorCode.unknown_member_id.value}:
         codes = await leave_consumer_group(call, keys, leaving)
