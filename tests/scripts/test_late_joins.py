@@ -254,7 +254,7 @@ async def test_join_after_the_end_of_the_lease_changes_nothing(world: World) -> 
     assert (await join()).generation == 2
 
 
-async def test_leave_after_the_end_of_the_lease_removes_nobody(settings: Settings, store: Store) -> None:
+async def test_leave_after_the_end_of_the_lease_is_refused(settings: Settings, store: Store) -> None:
     """By its instance id it would remove the member that has the instance since."""
     whole = WholeBroker(settings.model_copy(update={"group_initial_rebalance_delay_ms": 0}))
     await whole.start()
